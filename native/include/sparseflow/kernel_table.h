@@ -1,0 +1,118 @@
+// The contract between portable code and the kernels of one instruction set.
+//
+// Every function here runs on the calling thread over the slice that it is given; threads live in ops/ and moe/. Every table
+// gives the same bits: which float operations happen, and in which order, is fixed by this header (docs/numerics.md).
+// Plain structs and pointers only: files compiled with instruction-set flags include nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sparseflow {
+
+// Values are permanent: .sfi files carry them (docs/sfi_format.md).
+enum class WeightFormat : int32_t { kBf16 = 1, kInt8 = 2, kInt4G64 = 3, kFloat32 = 4 };
+
+enum class KvFormat : int32_t { kFloat32 = 0, kFloat16 = 1 };
+
+constexpr int64_t kLanes = 16;        // rows interleaved in integer formats; partial sums of float dot products
+constexpr int64_t kGroup = 64;        // inputs that share an activation scale
+constexpr int64_t kKeyBlock = 64;     // keys scored together, at absolute positions
+constexpr int64_t kKeySegment = 1024; // keys with their own maximum, sum and output, at absolute positions
+
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// A weight matrix W [rows, cols] of y = W x. Does not own.
+//   kBf16, kFloat32: codes [rows, cols] row-major; scales null.
+//   kInt8: codes uint8 [rows/16][cols/4][16][4] after padding rows to 16 and cols to 64, code + 128 (padding: 128);
+//          scales float32 [rows padded to 16] (padding: 0).
+struct MatrixView {
+  WeightFormat format;
+  int64_t rows;
+  int64_t cols;
+  const void* codes;
+  const void* scales;
+};
+
+// Inputs of a matmul: num_tokens rows of x (float32, row stride in elements) and, for integer formats, the same quantized:
+// codes int8 [num_tokens][cols padded to 64] (padding 0), scales float32 and sums int32 [num_tokens][cols padded / 64].
+struct Activations {
+  const float* x;
+  int64_t x_stride;
+  const int8_t* codes;
+  const float* scales;
+  const int32_t* sums;
+};
+
+// One query head of one token against the keys 0..num_keys-1 of its key/value head.
+struct AttentionArgs {
+  const float* query;   // [head_dim]
+  const void* keys;     // [>= num_keys, head_dim] of kv_format
+  const void* values;   // [>= num_keys, head_dim] of kv_format
+  KvFormat kv_format;
+  int64_t num_keys;
+  int64_t head_dim;     // multiple of 16, at most 512
+  float scale;          // applied to q.k
+  float* out;           // [head_dim]
+};
+
+// One value head of the gated delta rule over consecutive tokens; state is updated in place.
+struct DeltaArgs {
+  const float* query;   // [num_tokens] rows of [key_dim], stride in elements
+  const float* key;
+  const float* value;   // rows of [value_dim]
+  int64_t qkv_stride;
+  const float* decay;   // [num_tokens] exp(g), stride below
+  const float* beta;    // [num_tokens]
+  int64_t gate_stride;
+  int64_t num_tokens;
+  int64_t key_dim;
+  int64_t value_dim;
+  float* state;         // [key_dim, value_dim]
+  float* out;           // rows of [value_dim]
+  int64_t out_stride;
+};
+
+struct KernelTable {
+  const char* name;
+
+  // x [cols] -> codes [cols padded to 64], scales and sums [cols padded / 64].
+  void (*quantize)(const float* x, int64_t cols, int8_t* codes, float* scales, int32_t* sums) noexcept;
+
+  // out[t * out_stride + r] = sum_k W[r, k] x[t, k] for the rows of 16-row blocks [block_begin, block_end) and tokens
+  // [0, num_tokens). Rows beyond w.rows are not written. Integer formats read codes/scales/sums, float formats read x.
+  void (*matmul)(const MatrixView& w, int64_t block_begin, int64_t block_end, const Activations& x,
+                 int64_t num_tokens, float* out, int64_t out_stride) noexcept;
+
+  // out = x * (1 / sqrt(mean(x^2) + eps)) * weight, all [n].
+  void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out) noexcept;
+
+  void (*l2_norm)(const float* x, int64_t n, float eps, float* out) noexcept;  // x / sqrt(sum(x^2) + eps)
+  void (*exp)(const float* x, int64_t n, float* out) noexcept;
+  void (*sigmoid)(const float* x, int64_t n, float* out) noexcept;
+  void (*softplus)(const float* x, int64_t n, float* out) noexcept;
+  void (*silu)(const float* x, int64_t n, float* out) noexcept;
+  void (*multiply)(const float* a, const float* b, int64_t n, float* out) noexcept;
+  void (*add)(const float* a, const float* b, int64_t n, float* out) noexcept;
+  void (*multiply_add)(float scale, const float* x, int64_t n, float* acc) noexcept;  // acc = fma(scale, x, acc)
+  void (*silu_multiply)(const float* gate, const float* up, int64_t n, float* out) noexcept;
+  void (*to_half)(const float* x, int64_t n, uint16_t* out) noexcept;      // round to nearest even
+  void (*bf16_to_float)(const uint16_t* x, int64_t n, float* out) noexcept;
+
+  // Rotates x [head_dim] in place: pairs (i, i + n/2) of the first n = rotary_dim channels, cosines and sines [n/2].
+  void (*rotate)(float* x, const float* cosines, const float* sines, int64_t rotary_dim) noexcept;
+
+  void (*attention)(const AttentionArgs& args) noexcept;
+  void (*gated_delta)(const DeltaArgs& args) noexcept;
+
+  // Causal depthwise convolution and silu over channels [channel_begin, channel_end).
+  // x [num_tokens] rows of stride elements; weight [channels, kernel]; tail [channels, kernel - 1] holds the inputs before the
+  // first token, oldest first, and is replaced by the last ones.
+  void (*conv_silu)(const float* x, int64_t num_tokens, int64_t stride, const float* weight, int64_t kernel,
+                    int64_t channel_begin, int64_t channel_end, float* tail, float* out) noexcept;
+};
+
+// The tables that this build has, best first, whether or not this CPU can run them.
+const KernelTable* const* all_kernels(int* count) noexcept;
+
+}  // namespace sparseflow
