@@ -1,0 +1,189 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def isa_names() -> list[str]:
+    """Instruction sets that this build has and this CPU can run, best first."""
+
+def known_isa_names() -> list[str]:
+    """Instruction sets that this build has, best first, whether or not this CPU can run them."""
+
+class Matrix:
+    """A weight matrix [rows, cols] in a format of kernel_table.h; keeps references to its arrays."""
+
+    def __init__(
+        self,
+        format: str,
+        rows: int,
+        cols: int,
+        codes: NDArray[np.uint8],
+        scales: NDArray[np.float32] | None = None,
+    ) -> None: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class AttentionLayer:
+    """Constants of a (gated) attention layer; vectors are copied."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        scale: float,
+        inv_freq: NDArray[np.float32],
+        q_norm: NDArray[np.float32] | None,
+        k_norm: NDArray[np.float32] | None,
+        eps: float,
+        gated: bool,
+    ) -> None: ...
+
+class DeltaLayer:
+    """Constants of a gated delta rule layer; vectors are copied."""
+
+    def __init__(
+        self,
+        num_key_heads: int,
+        num_value_heads: int,
+        key_dim: int,
+        value_dim: int,
+        conv_weight: NDArray[np.float32],
+        neg_exp_a: NDArray[np.float32],
+        dt_bias: NDArray[np.float32],
+        norm_weight: NDArray[np.float32],
+        eps: float,
+        scale: float,
+    ) -> None: ...
+
+class SampleParams:
+    """How sample() chooses; temperature 0 is greedy, top_k 0, top_p 1 and min_p 0 are off."""
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        seed: int = 0,
+    ) -> None: ...
+
+class Runtime:
+    """The kernels of one instruction set, a thread pool and scratch memory.
+
+    Arrays are C-contiguous and of the dtype in the type; nothing is converted. A wrong shape raises ConfigError. The
+    interpreter lock is released during a call; calls from several threads run one after another.
+    """
+
+    def __init__(self, isa: str = "auto", threads: int = 1) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int:
+        """Working memory held, grown to the largest call so far."""
+
+    def linear(
+        self, weights: list[Matrix], x: NDArray[np.float32], outs: list[NDArray[np.float32]]
+    ) -> None:
+        """outs[i] [T, rows_i] = x [T, cols] times weights[i] transposed; x is quantized once."""
+
+    def rms_norm(
+        self, x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32]
+    ) -> None:
+        """out [T, n] = x / sqrt(mean(x^2) + eps) * weight [n]; out may be x."""
+
+    def add(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> None:
+        """x += y, of one shape."""
+
+    def bf16_to_float(self, x: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
+        """Widens bfloat16 bit patterns to float32, of one shape."""
+
+    def silu_multiply(
+        self, gate: NDArray[np.float32], up: NDArray[np.float32], out: NDArray[np.float32]
+    ) -> None:
+        """out = silu(gate) * up, of one shape; out may be gate or up."""
+
+    def attention(
+        self,
+        layer: AttentionLayer,
+        query: NDArray[np.float32],
+        key: NDArray[np.float32],
+        value: NDArray[np.float32],
+        position: int,
+        keys: NDArray[Any],
+        values: NDArray[Any],
+        out: NDArray[np.float32],
+    ) -> None:
+        """Norms, rotary, append to the cache at position.., causal attention, output gate.
+
+        query [T, heads * (2 if gated) * head_dim] (per head: query, then gate), key and value [T, kv_heads * head_dim],
+        keys and values float32 or float16 [kv_heads, capacity, head_dim], out [T, heads * head_dim].
+        """
+
+    def gated_delta(
+        self,
+        layer: DeltaLayer,
+        qkv: NDArray[np.float32],
+        z: NDArray[np.float32],
+        b: NDArray[np.float32],
+        a: NDArray[np.float32],
+        conv_tail: NDArray[np.float32],
+        state: NDArray[np.float32],
+        out: NDArray[np.float32],
+    ) -> None:
+        """Convolution, delta rule and gated norm over T tokens; conv_tail and state are updated.
+
+        qkv [T, conv_dim], z [T, hv * dv], b and a [T, hv], conv_tail [conv_dim, kernel - 1], state [hv, dk, dv],
+        out [T, hv * dv]; conv_dim = 2 * hk * dk + hv * dv, in the order q, k, v.
+        """
+
+    def route(
+        self, logits: NDArray[np.float32], k: int, ids: NDArray[np.int32], weights: NDArray[np.float32]
+    ) -> None:
+        """The k largest of each row of logits [T, E], ties to the lower id; ids [T, k] ascending, with their weights."""
+
+    def sample(
+        self,
+        logits: NDArray[np.float32],
+        history: NDArray[np.int32],
+        params: SampleParams,
+        position: int,
+        num_valid: int,
+        num_prompt: int = 0,
+    ) -> int:
+        """The next id below num_valid, from logits [V].
+
+        history [n]: all ids so far (repetition penalty); those from num_prompt on also get the presence penalty. Logits
+        that are not finite raise ConfigError.
+        """
+
+    def exp(self, x: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """The contract's exponential, of one shape."""
+
+    def is_finite(self, x: NDArray[np.float32]) -> bool:
+        """True if no element of x (any shape) is infinite or not a number."""
+
+def quantize_int8(
+    weights: NDArray[np.float32] | NDArray[np.uint16],
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Codes (1-D, interleaved) and scales (rows padded to 16) of the int8-v1 format.
+
+    weights [rows, cols]: float32, or uint16 holding bfloat16. The same bytes on every machine. ConfigError names the row
+    of a weight that is not finite.
+    """
+
+def matrix_code_bytes(format: str, rows: int, cols: int) -> int:
+    """Bytes of the codes of a matrix in that format, padding included."""
+
+def philox_uniform(seed: int, position: int) -> float:
+    """The random number in [0, 1) that sample() uses at a position."""
