@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sparseflow.cli.console import ProgressBars
     from sparseflow.config import EngineConfig, SamplingParams
     from sparseflow.engine.engine import Engine
-    from sparseflow.planning.budget import Budget
 
 CONTINUATION_TOKENS = 256
 """Length of a continued text if nothing else says it: a model without a chat template seldom ends by itself."""
@@ -67,7 +66,7 @@ class Answer:
         self._finish_reason: str | None = None
 
     def open(self, model: str, models_dir: Path | None, config: EngineConfig) -> None:
-        """Finds the container, settles the budget from its headers, then loads. Raises before loading what cannot fit."""
+        """Finds the container, settles the budget from its headers, then loads; what cannot fit is not loaded."""
         from sparseflow.engine.engine import Engine
         from sparseflow.planning.budget import settle
 
@@ -106,7 +105,8 @@ class Answer:
                 self._progress.clear()
                 shown.finish()
             self._stats = engine.stats()
-            self._memory = _read_memory(self._path)
+            self._watch.lap("engine_seconds")
+            self._memory = read_process_memory(engine.container.files).to_dict()
         return is_interrupted
 
     def statistics_line(self) -> str:
@@ -147,7 +147,13 @@ class Answer:
         }
 
     def _timings(self, engine: Mapping[str, float]) -> dict[str, float]:
-        return self._watch.close(engine)
+        """Consecutive seconds: ours, then the engine's phases; `unaccounted_seconds` is what no clock covers."""
+        laps = self._watch.seconds
+        del laps["engine_seconds"]  # the engine tells it in more detail
+        phases = {name: value for name, value in engine.items() if name != "total_seconds"}
+        named = {**laps, **phases}
+        total = self._watch.total_seconds
+        return {**named, "unaccounted_seconds": total - sum(named.values()), "total_seconds": total}
 
 
 class _Screen:
@@ -194,3 +200,9 @@ def _speed(tokens: int, seconds: float) -> str:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _identity(container: Path) -> dict[str, str]:
+    """What names a container's bytes: the manifest holds the hash of every file."""
+    manifest = container / "manifest.json"
+    return {"path": str(container), "manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest()}

@@ -85,7 +85,13 @@ def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
         yield ProgressBars(None)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description:>10}"),

@@ -24,11 +24,16 @@ def _group() -> None:
 @app.command("perplexity")
 @with_engine_options
 def perplexity(
-    model: Annotated[list[str], typer.Argument(metavar="MODEL...", help="For example demo:bf16 demo:int8.")],
+    model: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="For example demo:bf16 demo:int8.")
+    ],
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="UTF-8 text. Default: the demo's held-out text.")
+        Path | None,
+        typer.Option(metavar="FILE", help="UTF-8 text. Default: the demo's held-out text."),
     ] = None,
-    window: Annotated[int, typer.Option(metavar="TOKENS", help="Predict in windows of this length.")] = 512,
+    window: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Predict in windows of this length.")
+    ] = 512,
     max_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Use the first N tokens only.")
     ] = None,
@@ -58,7 +63,10 @@ def perplexity(
                 results.append((name, measure(opened, ids, window, progress)))
     first = results[0][1]
     if json is not None:
-        rows = [{"model": name, **r.to_dict(), "ratio": r.perplexity / first.perplexity} for name, r in results]
+        rows = [
+            {"model": name, **r.to_dict(), "ratio": r.perplexity / first.perplexity}
+            for name, r in results
+        ]
         write_json({"window": window, "results": rows}, json)
         return
     from rich.table import Table
@@ -79,6 +87,8 @@ def _read_text(path: Path | None) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"{path}: cannot read: {error.strerror}", path=str(path), errno=error.errno) from error
+        raise StorageError(
+            f"{path}: cannot read: {error.strerror}", path=str(path), errno=error.errno
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}") from error

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 
 def verify_ladder(
-    container: Path, *, is_quick: bool = False, json: str | None = None, quiet: bool = False, command: Sequence[str] | None = None
+    container: Path,
+    *,
+    is_quick: bool = False,
+    json: str | None = None,
+    quiet: bool = False,
+    command: Sequence[str] | None = None,
 ) -> int:
-    """Runs the ladder on a container; the exit code is 1 if rows differ. `command` replaces the rows' program (tests)."""
+    """Runs the ladder; the exit code is 1 if rows differ. `command` replaces the rows' program, for tests."""
     from sparseflow.evaluation import ladder
     from sparseflow.evaluation.row_process import RowProcess
     from sparseflow.planning.budget import arena_sizes
@@ -70,7 +75,15 @@ def _cells(outcome: Outcome) -> list[str]:
         row.isa,
     ]
     if outcome.report is None:
-        return [*cells, "", "", "", "", "", f"not run: {outcome.not_run}" if outcome.not_run else outcome.failure]
+        return [
+            *cells,
+            "",
+            "",
+            "",
+            "",
+            "",
+            f"not run: {outcome.not_run}" if outcome.not_run else outcome.failure,
+        ]
     experts = outcome.report["experts"]
     cells[5] = outcome.report["isa"]
     counts = [str(experts[name]) for name in ("hits", "misses", "evictions")]

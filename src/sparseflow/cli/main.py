@@ -44,17 +44,21 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
     traceback: Annotated[
-        bool, typer.Option("--traceback", help="Let errors through as Python tracebacks (for bug reports).")
+        bool,
+        typer.Option(
+            "--traceback", help="Let errors through as Python tracebacks (for bug reports)."
+        ),
     ] = False,
 ) -> None:
     del version, traceback
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 ok, 1 negative verdict, 2 usage, 10-15 errors.py, 130 interrupted."""
+    """Runs one command; returns 0 ok, 1 negative verdict, 2 usage, 10-15 an error of errors.py, 130 interrupted."""
     words = separate_json_file(list(sys.argv[1:] if arguments is None else arguments)) or ["--help"]
     try:
         return _run_command(words)
@@ -91,7 +95,9 @@ def _run_command(words: list[str]) -> int:
     first = next((word for word in words if word != "--traceback"), "--help")
     known = _command_names()
     if not first.startswith("-") and first not in known:
-        return _fail(_what_was_meant(first, words[words.index(first) + 1 :], known), USAGE_EXIT_CODE)
+        return _fail(
+            _what_was_meant(first, words[words.index(first) + 1 :], known), USAGE_EXIT_CODE
+        )
     result = app(words, prog_name="sparseflow", standalone_mode=False)
     return result if isinstance(result, int) else 0
 

@@ -111,7 +111,9 @@ def list_models(models_dir: ModelsDirOption = None, json: JsonOption = None) -> 
     table = Table("name", "model_type", "recipe", "size", "place", "path")
     for entry in entries:
         size = format_bytes(entry.nbytes)
-        table.add_row(entry.name, entry.model_type, entry.recipe, size, entry.place, str(entry.path))
+        table.add_row(
+            entry.name, entry.model_type, entry.recipe, size, entry.place, str(entry.path)
+        )
     show_table(table)
 
 

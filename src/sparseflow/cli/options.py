@@ -39,11 +39,16 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, n
 def engine_config(
     ram: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Bound on all memory, e.g. 8G. Default: what is free, less a margin."),
+        typer.Option(
+            metavar="SIZE",
+            help="Bound on all memory, e.g. 8G. Default: what is free, less a margin.",
+        ),
     ] = None,
     cache: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Bound on the expert cache alone. Default: what --ram leaves."),
+        typer.Option(
+            metavar="SIZE", help="Bound on the expert cache alone. Default: what --ram leaves."
+        ),
     ] = None,
     store: Annotated[
         str, typer.Option(metavar="auto|resident|streaming", help="Where routed experts live.")
@@ -54,12 +59,15 @@ def engine_config(
     ctx: Annotated[int, typer.Option(metavar="TOKENS", help="Longest sequence.")] = 8192,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Compute threads. Default: the physical cores.", show_default=False),
+        typer.Option(
+            metavar="N", help="Compute threads. Default: the physical cores.", show_default=False
+        ),
     ] = None,
     isa: Annotated[
         str,
         typer.Option(
-            metavar="auto|portable|avx2|avx512_vnni", help="Instruction set; changes speed, never output."
+            metavar="auto|portable|avx2|avx512_vnni",
+            help="Instruction set; changes speed, never output.",
         ),
     ] = "auto",
     prefill_chunk: Annotated[

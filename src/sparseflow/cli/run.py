@@ -21,31 +21,50 @@ INTERRUPTED_EXIT_CODE = 130
 @with_engine_options
 def run(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A container, a name, demo or demo:RECIPE. Default: demo.")
+        str,
+        typer.Argument(
+            metavar="[MODEL]", help="A container, a name, demo or demo:RECIPE. Default: demo."
+        ),
     ] = "demo",
     prompt: Annotated[
         str | None, typer.Argument(metavar="[PROMPT]", help="The text; - reads it from stdin.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text; no chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text; no chat template.")
+    ] = False,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message.")] = None,
     thinking: Annotated[
-        str, typer.Option(metavar="on|off|hide", help="Reasoning before the answer, if the model does that.")
+        str,
+        typer.Option(
+            metavar="on|off|hide", help="Reasoning before the answer, if the model does that."
+        ),
     ] = "on",
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", help="End after N tokens. Default: 256 if there is no chat template."),
+        typer.Option(
+            metavar="N", help="End after N tokens. Default: 256 if there is no chat template."
+        ),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy. Sampling defaults: the model's generation_config.json.")
+        float | None,
+        typer.Option(help="0 is greedy. Sampling defaults: the model's generation_config.json."),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the K likeliest; 0: off.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest that sum to P.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Least share of the likeliest token's.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the likeliest that sum to P.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Least share of the likeliest token's.")
+    ] = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeat less.")] = None,
     presence_penalty: Annotated[float | None, typer.Option(help="Above 0: repeat less.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before TEXT; repeatable.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end of text.")] = False,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before TEXT; repeatable.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on past the end of text.")
+    ] = False,
     models_dir: ModelsDirOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,

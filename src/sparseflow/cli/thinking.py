@@ -1,4 +1,4 @@
-"""Keeps a model's reasoning (the text between <think> and </think>) off the screen, also where a tag comes in pieces."""
+"""Keeps a model's reasoning (what stands between <think> and </think>) off the screen, also if a tag comes in pieces."""
 
 from __future__ import annotations
 
@@ -45,4 +45,6 @@ class ThinkingFilter:
 
 def _overlap(text: str, tag: str) -> int:
     """Length of the longest end of `text` that may be the beginning of `tag`."""
-    return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0)
+    return next(
+        (n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0
+    )

@@ -74,7 +74,10 @@ class Outcome:
         """SHA-256 of the logits of each step, joined with the id that was chosen from them."""
         if self.report is None:
             return []
-        return [f"{h}:{i}" for h, i in zip(self.report["logits_sha256"], self.report["ids"], strict=True)]
+        return [
+            f"{h}:{i}"
+            for h, i in zip(self.report["logits_sha256"], self.report["ids"], strict=True)
+        ]
 
     @property
     def sha256(self) -> str:
@@ -125,7 +128,14 @@ def quick_rows(partial: Sequence[int], full: int) -> list[Row]:
     return [
         Row(),
         *(Row(isa=isa) for isa in ISAS),
-        Row(store="streaming", cache_bytes=partial[0], policy="lru", threads=2, prefill_chunk=7, must_evict=True),
+        Row(
+            store="streaming",
+            cache_bytes=partial[0],
+            policy="lru",
+            threads=2,
+            prefill_chunk=7,
+            must_evict=True,
+        ),
         Row(store="streaming", cache_bytes=full, threads=3, prefill_chunk=WHOLE_CHUNK),
     ]
 
@@ -156,10 +166,14 @@ def judge(outcomes: Sequence[Outcome]) -> Verdict:
     for number, outcome in ran[1:]:
         step = first_difference(first.steps, outcome.steps)
         if step is not None:
-            return Verdict(False, f"row {number} differs from row {first_number}, first at step {step}")
+            return Verdict(
+                False, f"row {number} differs from row {first_number}, first at step {step}"
+            )
     for number, outcome in ran:
         if outcome.row.must_evict and not outcome.to_dict()["experts"]["evictions"]:
-            return Verdict(False, f"row {number} evicted nothing below full capacity: it proves nothing")
+            return Verdict(
+                False, f"row {number} evicted nothing below full capacity: it proves nothing"
+            )
     missing = sorted({o.not_run for o in outcomes if o.not_run})
     note = f"; not run: {', '.join(missing)}" if missing else ""
     return Verdict(True, f"one hash in {len(ran)} rows of {len(first.steps)} steps{note}")
