@@ -1,0 +1,1 @@
+"""A loaded model under a memory budget, and the token timelines that run on it."""

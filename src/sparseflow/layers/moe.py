@@ -1,0 +1,62 @@
+"""One mixture-of-experts layer: the router and the shared expert are here, the routed experts in
+an ExpertStore.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparseflow.layers.linear import Linear
+from sparseflow.layers.weights import WeightLoader
+from sparseflow.native import _ext
+
+if TYPE_CHECKING:
+    from sparseflow.experts.store import ExpertStore
+
+
+@dataclass(frozen=True, slots=True)
+class MoeShape:
+    """Sizes of a family's mixture layers."""
+
+    hidden_size: int
+    num_experts: int
+    num_experts_per_tok: int
+    shared_expert_intermediate_size: int
+
+
+class MoeLayer:
+    """`layer` is the index by which the store knows this layer's experts."""
+
+    def __init__(
+        self, runtime: _ext.Runtime, weights: WeightLoader, layer: int, prefix: str, shape: MoeShape
+    ) -> None:
+        self._runtime = runtime
+        self._layer = layer
+        self._shape = shape
+        hidden, shared = shape.hidden_size, shape.shared_expert_intermediate_size
+        self._gate = Linear(
+            runtime, [weights.matrix(f"{prefix}.gate.weight", (shape.num_experts, hidden))]
+        )
+        self._shared = _ext.SharedExpert(
+            weights.matrix(f"{prefix}.shared_expert.gate_proj.weight", (shared, hidden)),
+            weights.matrix(f"{prefix}.shared_expert.up_proj.weight", (shared, hidden)),
+            weights.matrix(f"{prefix}.shared_expert.down_proj.weight", (hidden, shared)),
+            weights.matrix(f"{prefix}.shared_expert_gate.weight", (1, hidden)),
+        )
+
+    def forward(self, x: NDArray[np.float32], store: ExpertStore) -> NDArray[np.float32]:
+        """x [n_tokens, hidden_size] -> the same shape. Raises StorageError if an expert cannot be
+        read.
+        """
+        k = self._shape.num_experts_per_tok
+        logits = self._gate.forward(x)[0]
+        topk_ids = np.empty((x.shape[0], k), dtype=np.int32)
+        topk_weights = np.empty((x.shape[0], k), dtype=np.float32)
+        self._runtime.route(logits, k, topk_ids, topk_weights)
+        out = np.empty_like(x)
+        store.compute(self._layer, x, topk_ids, topk_weights, self._shared, out)
+        return out
