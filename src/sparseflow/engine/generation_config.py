@@ -62,8 +62,9 @@ def read_sampling_defaults(generation_config: Mapping[str, Any]) -> SamplingPara
 
     Raises ContainerError for a value out of range.
     """
-    values = {name: generation_config.get(name) for name in _FIELDS}
-    values = {name: value for name, value in values.items() if value is not None}
+    values: dict[str, Any] = {
+        name: generation_config[name] for name in _FIELDS if generation_config.get(name) is not None
+    }
     is_sampling = generation_config.get("do_sample")
     if is_sampling is None:
         is_sampling = any(name in values for name in _SAMPLING_ONLY)

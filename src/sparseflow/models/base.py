@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from sparseflow.experts.store import ExpertStore
 
 LogitsWanted = Literal["last", "all", "none"]
+IdArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Model(ABC):
 
     @abstractmethod
     def forward(
-        self, ids: Sequence[int], state: SequenceState, logits: LogitsWanted = "last"
+        self, ids: IdArray, state: SequenceState, logits: LogitsWanted = "last"
     ) -> NDArray[np.float32] | None:
         """Runs `ids` as the next tokens of `state`, all at once. REQUIRES: 0 <= id < vocab_size.
 

@@ -7,8 +7,6 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +16,7 @@ from sparseflow.layers.linear import Linear
 from sparseflow.layers.moe import MoeLayer, MoeShape
 from sparseflow.layers.norm import RMSNorm
 from sparseflow.layers.weights import WeightLoader
-from sparseflow.models.base import LogitsWanted, Model, ModelParts
+from sparseflow.models.base import IdArray, LogitsWanted, Model, ModelParts
 from sparseflow.models.qwen3_5_moe_config import Qwen3_5MoeConfig
 from sparseflow.state.delta_state import DeltaState
 from sparseflow.state.kv_cache import KVCache
@@ -47,7 +45,7 @@ class Qwen3_5Moe(Model):  # noqa: N801 - the family's name
         return SequenceState([layer.new_state(capacity) for layer in self._layers], capacity)
 
     def forward(
-        self, ids: Sequence[int], state: SequenceState, logits: LogitsWanted = "last"
+        self, ids: IdArray, state: SequenceState, logits: LogitsWanted = "last"
     ) -> NDArray[np.float32] | None:
         with state.step(len(ids)) as position:
             x = self._embed(ids)
@@ -56,8 +54,8 @@ class Qwen3_5Moe(Model):  # noqa: N801 - the family's name
             # The state has moved on only once its context ends.
             return self._head(x, logits)
 
-    def _embed(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        rows = self._parts.container.embedding_rows(np.asarray(ids, dtype=np.int64))
+    def _embed(self, ids: IdArray) -> NDArray[np.float32]:
+        rows = self._parts.container.embedding_rows(ids)
         x = np.empty((len(ids), self._config.hidden_size), dtype=np.float32)
         self._parts.runtime.bf16_to_float(rows, x)
         return x

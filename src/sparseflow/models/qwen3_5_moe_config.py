@@ -128,7 +128,7 @@ def _layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[str, ...]:
 def _refuse_variants(text: Mapping[str, Any]) -> None:
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
-    fixed = (
+    fixed: tuple[tuple[str, Any, Any], ...] = (
         ("hidden_act", text.get("hidden_act", "silu"), "silu"),
         ("attention_bias", text.get("attention_bias", False), False),
         ("attn_output_gate", text.get("attn_output_gate", True), True),

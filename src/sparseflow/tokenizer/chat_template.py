@@ -113,7 +113,7 @@ class _GenerationExtension(Extension):
     as it stands.
     """
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 - Jinja declares it so
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
