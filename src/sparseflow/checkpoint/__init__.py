@@ -1,0 +1,1 @@
+"""What a publisher wrote: safetensors shards and config.json, read without touching the payload."""

@@ -1,0 +1,218 @@
+"""The header of one safetensors file: names, types, shapes and byte ranges, with every claim
+checked against the file.
+
+The payload is not read. Headers come from strangers, so nothing is allocated on the strength of a
+number in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sparseflow.checkpoint.json_file import parse_json_object
+from sparseflow.errors import CheckpointError, SparseFlowError, StorageError
+
+DTYPE_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+MAX_HEADER_BYTES = 16 << 20
+MAX_TENSORS = 1 << 16
+MAX_ENTRY_BYTES = 4096
+MAX_METADATA_BYTES = 1 << 20
+MAX_RANK = 8
+
+# One `"name": {...}` of the header and what follows it. Strings are matched whole, so braces in
+# them do not count.
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_ENTRY = re.compile(
+    rb"\s*+(" + _STRING + rb")\s*+:\s*+(\{[^{}\"]*+(?:" + _STRING + rb"[^{}\"]*+)*+\})\s*+([,}])",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor of one file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    """First byte, from the beginning of the file."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What one safetensors file says about itself, checked."""
+
+    path: Path
+    file_bytes: int
+    sha256: str
+    """Of the length field and the JSON."""
+    tensors: dict[str, TensorEntry]
+
+
+def read_header(path: Path, error: type[SparseFlowError] = CheckpointError) -> Header:
+    """Reads and checks the header of the safetensors file at `path`.
+
+    Raises `error` for what is wrong in the bytes, StorageError if they cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            raw, file_bytes = _read_raw(file, path, error)
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except OSError as problem:
+        raise StorageError(
+            f"{path}: cannot read the header: {problem.strerror}",
+            path=str(path),
+            offset=0,
+            errno=problem.errno,
+        ) from None
+    tensors = _parse_entries(raw, path, error)
+    _check_ranges(tensors, len(raw), file_bytes, path, error)
+    return Header(path, file_bytes, hashlib.sha256(raw).hexdigest(), tensors)
+
+
+def _read_raw(file: BinaryIO, path: Path, error: type[SparseFlowError]) -> tuple[bytes, int]:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise error(f"{path}: not a regular file")
+    prefix = file.read(8)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > status.st_size - 8:
+        raise error(
+            f"{path}: header of {length} bytes in a file of {status.st_size}; the file is cut or"
+            " is not safetensors"
+        )
+    if length > MAX_HEADER_BYTES:
+        raise error(f"{path}: header of {length} bytes; at most {MAX_HEADER_BYTES} are read")
+    raw = file.read(length)
+    if len(raw) != length:
+        raise error(f"{path}: the file ends inside its header")
+    return prefix + raw, status.st_size
+
+
+def _parse_entries(raw: bytes, path: Path, error: type[SparseFlowError]) -> dict[str, TensorEntry]:
+    """Entry by entry, so that what is parsed at a time is small whatever the header holds."""
+    tensors: dict[str, TensorEntry] = {}
+    names: set[str] = set()
+    text = raw[8:].rstrip(b" \t\r\n")
+    if not text.startswith(b"{"):
+        raise error(f"{path}: the header is not a JSON object")
+    if text[1:].strip() == b"}":
+        return tensors
+    position, separator = 1, b","
+    while separator == b",":
+        match = _ENTRY.match(text, position)
+        if match is None:
+            raise error(f"{path}: the header is not valid at byte {8 + position}")
+        name = _parse_name(match[1], path, error)
+        if name in names:
+            raise error(f"{path}: {name!r} is described twice")
+        names.add(name)
+        if name == "__metadata__":
+            _check_metadata(match[2], path, error)
+        else:
+            tensors[name] = _parse_entry(name, match[2], len(raw), path, error)
+            if len(tensors) > MAX_TENSORS:
+                raise error(f"{path}: more than {MAX_TENSORS} tensors in one file")
+        position, separator = match.end(), match[3]
+    if position != len(text):
+        raise error(f"{path}: the header goes on after its end at byte {8 + position}")
+    return tensors
+
+
+def _parse_name(raw: bytes, path: Path, error: type[SparseFlowError]) -> str:
+    try:
+        name: str = json.loads(raw)
+    except ValueError:
+        raise error(f"{path}: a tensor name is not a JSON string") from None
+    if not 1 <= len(name) <= 1024 or not name.isprintable():
+        raise error(
+            f"{path}: a tensor name is empty, longer than 1024 or not printable: {name[:40]!r}"
+        )
+    return name
+
+
+def _check_metadata(raw: bytes, path: Path, error: type[SparseFlowError]) -> None:
+    if len(raw) > MAX_METADATA_BYTES:
+        raise error(
+            f"{path}: __metadata__ of {len(raw)} bytes; at most {MAX_METADATA_BYTES} are read"
+        )
+    metadata = parse_json_object(raw, f"{path}: __metadata__", error)
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise error(f"{path}: __metadata__ may hold strings only")
+
+
+def _parse_entry(
+    name: str, raw: bytes, payload_offset: int, path: Path, error: type[SparseFlowError]
+) -> TensorEntry:
+    where = f"{path}: tensor {name!r}"
+    if len(raw) > MAX_ENTRY_BYTES:
+        raise error(f"{where}: description of {len(raw)} bytes")
+    entry = parse_json_object(raw, where, error)
+    if set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise error(f"{where}: dtype, shape and data_offsets were expected, not {sorted(entry)}")
+    dtype = entry["dtype"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise error(f"{where}: unknown dtype {dtype!r}")
+    shape = _counts(entry["shape"], f"{where}: shape", error)
+    offsets = _counts(entry["data_offsets"], f"{where}: data_offsets", error)
+    if len(shape) > MAX_RANK or len(offsets) != 2:
+        raise error(
+            f"{where}: shape {list(shape)}, data_offsets {list(offsets)}: wrong number of values"
+        )
+    nbytes = DTYPE_BYTES[dtype]
+    for count in shape:
+        nbytes *= count
+    begin, end = offsets
+    if end < begin or end - begin != nbytes:
+        raise error(
+            f"{where}: {dtype} {list(shape)} takes {nbytes} bytes, but data_offsets are {begin}"
+            f" to {end}"
+        )
+    return TensorEntry(name, dtype, shape, payload_offset + begin, nbytes)
+
+
+def _counts(value: Any, where: str, error: type[SparseFlowError]) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(
+        type(item) is int and 0 <= item < 1 << 62 for item in value
+    ):
+        raise error(f"{where}: a list of counts was expected, not {str(value)[:80]}")
+    return tuple(value)
+
+
+def _check_ranges(
+    tensors: dict[str, TensorEntry],
+    payload_offset: int,
+    file_bytes: int,
+    path: Path,
+    error: type[SparseFlowError],
+) -> None:
+    """Tensors must fill the payload exactly: no overlap, no gap, nothing beyond the end."""
+    end, previous = payload_offset, "the header"
+    for entry in sorted(tensors.values(), key=lambda entry: (entry.offset, entry.nbytes)):
+        if entry.offset + entry.nbytes > file_bytes:
+            raise error(
+                f"{path}: tensor {entry.name!r} ends at byte {entry.offset + entry.nbytes}, the"
+                " file at"
+                f" {file_bytes}; the file is cut or its header is wrong"
+            )
+        if entry.offset != end:
+            verb = "overlaps" if entry.offset < end else "leaves a gap after"
+            raise error(f"{path}: tensor {entry.name!r} {verb} {previous!r}")
+        end, previous = entry.offset + entry.nbytes, entry.name
+    if end != file_bytes:
+        raise error(f"{path}: {file_bytes - end} bytes after the last tensor that no tensor claims")

@@ -1,0 +1,3 @@
+"""What `prepare` writes and an engine runs: .sfi files of experts, dense.safetensors and a manifest
+(docs/sfi_format.md).
+"""

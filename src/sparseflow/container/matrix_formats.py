@@ -1,0 +1,93 @@
+"""Bytes of a weight matrix in each format: sizes, padding, and the conversion of rows of a
+checkpoint.
+
+A part of a matrix (a multiple of 16 rows, unless it is the last) converts by itself, so that no
+matrix has to be in memory as a whole. Conversions are elementwise IEEE operations or exact: the
+bytes are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparseflow.container.recipes import BF16, FLOAT32, INT8
+from sparseflow.errors import CheckpointError, UnsupportedError
+from sparseflow.native import _ext
+
+ROW_BLOCK = 16
+COLUMN_BLOCK = 64
+PADDED_CODE = 128
+READABLE_DTYPES = ("BF16", "F16", "F32")
+
+
+def code_bytes(weight_format: str, rows: int, cols: int) -> int:
+    """Bytes of the codes of a matrix [rows, cols], padding included."""
+    if weight_format == INT8:
+        return round_up(rows, ROW_BLOCK) * round_up(cols, COLUMN_BLOCK)
+    return rows * cols * {BF16: 2, FLOAT32: 4}[weight_format]
+
+
+def scale_bytes(weight_format: str, rows: int) -> int:
+    """Bytes of the scales of a matrix with that many rows, padding included."""
+    return 4 * round_up(rows, ROW_BLOCK) if weight_format == INT8 else 0
+
+
+def round_up(count: int, to: int) -> int:
+    """The smallest multiple of `to` that is at least `count`."""
+    return -(-count // to) * to
+
+
+def convert_rows(
+    raw: NDArray[np.uint8], dtype: str, shape: tuple[int, int], weight_format: str, where: str
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Codes and scales, as bytes, of rows [rows, cols] that a checkpoint holds as `raw` in `dtype`.
+
+    Raises CheckpointError for a weight that is not finite and UnsupportedError for a dtype that the
+    format cannot hold; both begin with `where`.
+    """
+    if dtype not in READABLE_DTYPES:
+        raise UnsupportedError(
+            f"{where} is {dtype}; weights are read as {', '.join(READABLE_DTYPES)}"
+        )
+    no_scales = np.empty(0, np.uint8)
+    if weight_format == FLOAT32:
+        return to_float32(raw, dtype, where).view(np.uint8), no_scales
+    if weight_format == BF16:
+        return to_bf16(raw, dtype, where).view(np.uint8), no_scales
+    if dtype == "BF16":
+        weights: NDArray[np.uint16] | NDArray[np.float32] = to_bf16(raw, dtype, where)
+    else:
+        weights = to_float32(raw, dtype, where)
+    codes, scales = _ext.quantize_int8(weights.reshape(shape))
+    return codes, scales.view(np.uint8)
+
+
+def to_float32(raw: NDArray[np.uint8], dtype: str, where: str) -> NDArray[np.float32]:
+    """The values as float32, exactly; 1-D. Errors as `convert_rows`."""
+    if dtype == "BF16":
+        values = (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    elif dtype in ("F16", "F32"):
+        values = raw.view("<f2" if dtype == "F16" else "<f4").astype(np.float32)
+    else:
+        raise UnsupportedError(
+            f"{where} is {dtype}; weights are read as {', '.join(READABLE_DTYPES)}"
+        )
+    if not np.isfinite(values).all():
+        raise CheckpointError(f"{where} has a value that is not finite")
+    return values
+
+
+def to_bf16(raw: NDArray[np.uint8], dtype: str, where: str) -> NDArray[np.uint16]:
+    """The values as BF16 bit patterns, which must hold them exactly; 1-D. Errors as `convert_rows`."""
+    if dtype == "BF16":
+        bits = raw.view("<u2")
+        if ((bits & np.uint16(0x7F80)) == 0x7F80).any():
+            raise CheckpointError(f"{where} has a value that is not finite")
+        return bits
+    wide = to_float32(raw, dtype, where).view(np.uint32)
+    if (wide & np.uint32(0xFFFF)).any():
+        raise UnsupportedError(
+            f"{where} is {dtype} with values that BF16 cannot hold; choose recipe int8"
+        )
+    return (wide >> np.uint32(16)).astype(np.uint16)

@@ -1,0 +1,260 @@
+"""A container as an engine sees it: configuration, dense tensors, rows of the embedding, paths of
+the expert files.
+
+Opening checks names, sizes and shapes, not hashes; `verify` does those.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparseflow.checkpoint.checkpoint import pread_full, storage_errors
+from sparseflow.checkpoint.header import TensorEntry, read_header
+from sparseflow.checkpoint.model_config import read_text_config
+from sparseflow.container.dense_layout import DENSE_NAME, EMBEDDING_NAME, dense_tensors, entries_of
+from sparseflow.container.manifest import (
+    Manifest,
+    TensorRecord,
+    expert_file_name,
+    read_manifest,
+)
+from sparseflow.container.recipes import FLOAT32, INT8, RECIPES
+from sparseflow.errors import CheckpointError, ConfigError, ContainerError, UnsupportedError
+
+HUGE_PAGE_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBytes:
+    """A weight matrix in memory, as `_ext.Matrix` takes it."""
+
+    format: str
+    rows: int
+    cols: int
+    codes: NDArray[np.uint8]
+    """1-D, 64-byte aligned, anonymous memory."""
+    scales: NDArray[np.float32] | None
+    """[rows padded to 16], or None if the format has none."""
+
+
+class Container:
+    """The container in a directory. A context manager: closing gives the file descriptor back."""
+
+    def __init__(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        config: dict[str, Any],
+        entries: dict[str, TensorEntry],
+    ) -> None:
+        self.path = directory
+        self.manifest = manifest
+        self.config = config
+        self._entries = entries
+        self._dense_path = directory / DENSE_NAME
+        with storage_errors(self._dense_path, 0, "open"):
+            self._descriptor = os.open(self._dense_path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Reads manifest, config and the header of dense.safetensors, and checks that they agree
+        and every file is there.
+
+        Raises ContainerError, UnsupportedError or StorageError.
+        """
+        manifest = read_manifest(directory)
+        for name, record in manifest.files.items():
+            _check_file(directory / name, record.nbytes)
+        config = read_text_config(directory, ContainerError)
+        _check_config(directory, manifest, config)
+        entries = read_header(directory / DENSE_NAME, ContainerError).tensors
+        _check_entries(directory / DENSE_NAME, manifest.tensors, entries)
+        return cls(directory, manifest, config, entries)
+
+    @property
+    def expert_files(self) -> list[Path]:
+        """The .sfi file of every layer."""
+        return [
+            self.path / expert_file_name(layer) for layer in range(self.manifest.experts.num_layers)
+        ]
+
+    def read_matrix(self, name: str) -> TensorBytes:
+        """A matrix of dense.safetensors, in memory of its own. Raises ConfigError if there is none
+        of that name.
+        """
+        record = self._record(name)
+        if len(record.shape) != 2:
+            raise ConfigError(
+                f"{self._dense_path}: {name!r} has shape {list(record.shape)}; it is not a matrix"
+            )
+        arrays = [self._read(entry.name) for entry in entries_of(name, record)]
+        scales = arrays[1].view(np.float32) if record.weight_format == INT8 else None
+        if scales is not None and not np.isfinite(scales).all():
+            raise ContainerError(
+                f"{self._dense_path}: {name!r} has a scale that is not finite; prepare again"
+            )
+        return TensorBytes(
+            record.weight_format, record.shape[0], record.shape[1], arrays[0], scales
+        )
+
+    def read_vector(self, name: str) -> NDArray[np.float32]:
+        """A float32 tensor in its own shape (vectors, and small matrices such as a convolution)."""
+        record = self._record(name)
+        if record.weight_format != FLOAT32:
+            raise ConfigError(
+                f"{self._dense_path}: {name!r} is {record.weight_format}, not float32"
+            )
+        values = self._read(name).view(np.float32).reshape(record.shape)
+        if not np.isfinite(values).all():
+            raise ContainerError(
+                f"{self._dense_path}: {name!r} has a value that is not finite; prepare again"
+            )
+        return values
+
+    def embedding_rows(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.uint16]:
+        """BF16 bit patterns [len(ids), hidden_size] of rows of the embedding, read from storage row
+        by row.
+        """
+        num_rows, cols = self._record(EMBEDDING_NAME).shape
+        rows = np.empty((len(ids), cols), np.uint16)
+        entry = self._entries[EMBEDDING_NAME]
+        for i, token in enumerate(ids):
+            if not 0 <= token < num_rows:
+                raise ConfigError(f"token {token} is not in the vocabulary of {num_rows}")
+            self._read_into(memoryview(rows[i]).cast("B"), entry.offset + int(token) * cols * 2)
+        return rows
+
+    def close(self) -> None:
+        """Gives the file descriptor back; closing twice is harmless."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _record(self, name: str) -> TensorRecord:
+        record = self.manifest.tensors.get(name)
+        if record is None:
+            raise ConfigError(f"{self.path}: the container has no tensor {name!r}")
+        return record
+
+    def _read(self, entry_name: str) -> NDArray[np.uint8]:
+        entry = self._entries[entry_name]
+        buffer = aligned_empty(entry.nbytes)
+        self._read_into(memoryview(buffer), entry.offset)
+        return buffer
+
+    def _read_into(self, buffer: memoryview, offset: int) -> None:
+        if pread_full(self._descriptor, buffer, offset, self._dense_path) < len(buffer):
+            raise ContainerError(f"{self._dense_path}: the file was cut after it was opened")
+
+
+def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
+    """Anonymous memory aligned to 64 bytes; large arrays to 2 MiB, on huge pages where the system
+    gives them.
+    """
+    if nbytes < HUGE_PAGE_BYTES:
+        memory = np.empty(nbytes + 64, np.uint8)
+        return memory[(begin := -memory.ctypes.data % 64) : begin + nbytes]
+    mapping = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapping, np.uint8)
+    return memory[(begin := -memory.ctypes.data % HUGE_PAGE_BYTES) : begin + nbytes]
+
+
+def _check_file(path: Path, nbytes: int) -> None:
+    try:
+        actual = path.stat().st_size
+    except OSError:
+        raise ContainerError(
+            f"{path}: the manifest names this file, but it is not there; prepare again"
+        ) from None
+    if actual != nbytes or not path.is_file():
+        raise ContainerError(f"{path}: {actual} bytes; the manifest says {nbytes}: prepare again")
+
+
+def _check_config(directory: Path, manifest: Manifest, config: dict[str, Any]) -> None:
+    experts = manifest.experts
+    claims = {
+        "model_type": manifest.model_type,
+        "num_hidden_layers": experts.num_layers,
+        "num_experts": experts.num_experts,
+        "hidden_size": experts.hidden_size,
+        "moe_intermediate_size": experts.moe_intermediate_size,
+    }
+    for name, value in claims.items():
+        if config[name] != value:
+            raise ContainerError(
+                f"{directory}: {name} is {value!r} in the manifest, {config[name]!r} in config.json"
+            )
+    _check_tensors(directory, manifest, config)
+    needed = [
+        "config.json",
+        DENSE_NAME,
+        *(expert_file_name(layer) for layer in range(experts.num_layers)),
+    ]
+    missing = [name for name in needed if name not in manifest.files]
+    if missing:
+        raise ContainerError(f"{directory}: the manifest does not list {missing[0]}; prepare again")
+
+
+def _check_entries(
+    path: Path, tensors: dict[str, TensorRecord], entries: dict[str, TensorEntry]
+) -> None:
+    expected = {
+        entry.name: entry for name, record in tensors.items() for entry in entries_of(name, record)
+    }
+    for name, entry in expected.items():
+        found = entries.get(name)
+        if found is None or (found.dtype, found.shape) != (entry.dtype, entry.shape):
+            raise ContainerError(
+                f"{path}: {name!r} is missing or not {entry.dtype} {list(entry.shape)}; prepare"
+                " again"
+            )
+    unknown = [name for name in entries if name not in expected]
+    if unknown:
+        raise ContainerError(f"{path}: tensor {unknown[0]!r} is not in the manifest")
+
+
+def _check_tensors(directory: Path, manifest: Manifest, config: dict[str, Any]) -> None:
+    """The manifest must list exactly the tensors that config.json and the recipe ask for."""
+    recipe = RECIPES.get(manifest.recipe)
+    if recipe is None:
+        raise UnsupportedError(
+            f"{directory}: unknown recipe {manifest.recipe[:40]!r}; known: {', '.join(RECIPES)}"
+        )
+    try:
+        expected = {tensor.name: tensor.record for tensor in dense_tensors(config, recipe)}
+    except CheckpointError as problem:
+        raise ContainerError(f"{directory}: {problem}") from None
+    for name in expected.keys() | manifest.tensors.keys():
+        if expected.get(name) != manifest.tensors.get(name):
+            raise ContainerError(
+                f"{directory}: tensor {name!r} is {manifest.tensors.get(name)} in the manifest;"
+                " config.json and recipe"
+                f" {recipe.name} ask for {expected.get(name)}"
+            )
+    if manifest.experts.weight_format != recipe.experts:
+        raise ContainerError(
+            f"{directory}: experts are {manifest.experts.weight_format}, recipe {recipe.name}"
+            f" says {recipe.experts}"
+        )

@@ -1,0 +1,39 @@
+"""Fills the blob of one expert, and writes a layer's .sfi file from a stream of blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparseflow.container.format import SfiLayout
+from sparseflow.native import _ext
+
+Write = Callable[[NDArray[np.uint8] | bytes, int], None]
+"""Writes bytes at an offset of the file."""
+
+
+def fill_projection(
+    blob: NDArray[np.uint8],
+    layout: SfiLayout,
+    projection: int,
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+) -> None:
+    """Puts codes and scales (bytes) of gate (0), up (1) or down (2) where the layout wants them."""
+    for data, (offset, nbytes) in zip(
+        (codes, scales), layout.sections[2 * projection :], strict=False
+    ):
+        blob[offset : offset + nbytes] = data
+
+
+def write_layer(write: Write, layout: SfiLayout, blobs: Iterable[NDArray[np.uint8]]) -> None:
+    """Writes the blobs in order, then the header: until the header is there, the file is not an
+    .sfi file.
+    """
+    hashes = []
+    for expert, blob in enumerate(blobs):
+        hashes.append(_ext.xxh3_64(blob))
+        write(blob, layout.blob_offset(expert))
+    write(layout.build_header(hashes), 0)

@@ -1,0 +1,41 @@
+"""What a container remembers of the checkpoint that it was made from, and which of its files it
+takes over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from sparseflow.checkpoint.checkpoint import Checkpoint
+from sparseflow.checkpoint.json_file import read_small_file
+from sparseflow.checkpoint.model_config import CONFIG_NAME, MAX_CONFIG_BYTES
+from sparseflow.errors import CheckpointError
+
+MAX_COPIED_BYTES = 64 << 20
+COPIED_NAMES = (
+    CONFIG_NAME,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+def source_identity(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Hashes of config.json and of every shard's header. The payload is not read, so it is not
+    hashed.
+    """
+    config = read_small_file(checkpoint.path / CONFIG_NAME, MAX_CONFIG_BYTES, CheckpointError)
+    return {
+        "config_sha256": hashlib.sha256(config).hexdigest(),
+        "shards": {
+            header.path.name: {"bytes": header.file_bytes, "header_sha256": header.sha256}
+            for header in checkpoint.headers
+        },
+    }

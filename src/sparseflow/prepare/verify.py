@@ -1,0 +1,4 @@
+"""Placeholder."""
+
+
+def verify() -> None: ...

@@ -1,0 +1,263 @@
+"""An unfinished container: one writer at a time, a journal of finished files, temporary files in
+one hidden directory.
+
+The journal is `.prepare/journal.json`. A file is written as `.prepare/NAME`, synced, entered in the
+journal and only then renamed to its place, so that a file in its place is always in the journal and
+never has to be made or read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparseflow.checkpoint.checkpoint import storage_errors
+from sparseflow.checkpoint.json_file import read_json_object
+from sparseflow.container.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    FileRecord,
+)
+from sparseflow.container.writer import Write
+from sparseflow.errors import ConfigError, ContainerError, StorageError
+
+WORK_NAME = ".prepare"
+JOURNAL_NAME = "journal.json"
+HASH_BLOCK_BYTES = 4 << 20
+
+
+class Workspace:
+    """REQUIRES: made by `open_workspace`, which holds the lock on the directory."""
+
+    def __init__(self, output: Path, identity: dict[str, Any]) -> None:
+        self.output = output
+        self.identity = identity
+        self.work = output / WORK_NAME
+        self.finished: dict[str, FileRecord] = {}
+        self.is_complete = (output / MANIFEST_NAME).exists()
+        self.is_fresh = not (self.work / JOURNAL_NAME).exists()
+
+    def begin(self) -> None:
+        """Takes up an earlier run of the same source and recipe, or begins.
+
+        Raises ConfigError if the directory holds anything else.
+        """
+        if self.is_fresh:
+            others = [entry.name for entry in self.output.iterdir() if entry.name != WORK_NAME]
+            if others:
+                raise ConfigError(
+                    f"{self.output}: not empty ({others[0]}); choose another directory for the"
+                    " container"
+                )
+            with storage_errors(self.work, 0, "create"):
+                self.work.mkdir(exist_ok=True)
+            self._write_journal()
+        else:
+            self._read_journal()
+            for path in self.work.iterdir():
+                if path.name != JOURNAL_NAME:
+                    path.unlink()
+
+    def write(self, name: str, nbytes: int, produce: Callable[[Write], None]) -> FileRecord:
+        """Makes the file `name` of that size, durable and entered in the journal, from what
+        `produce` writes.
+
+        Raises StorageError if the disk refuses; then no part of the file stays.
+        """
+        part = self.work / name.replace("/", "-")
+        try:
+            with storage_errors(part, 0, "create"):
+                descriptor = os.open(
+                    part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+                )
+            try:
+                produce(lambda data, offset: pwrite_full(descriptor, data, offset, part))
+                with storage_errors(part, nbytes, "sync"):
+                    os.fsync(descriptor)
+                record = FileRecord(os.fstat(descriptor).st_size, _sha256(descriptor, part))
+            finally:
+                os.close(descriptor)
+            if record.nbytes != nbytes:
+                raise StorageError(
+                    f"{part}: {record.nbytes} bytes written, not {nbytes}", path=str(part)
+                )
+        except Exception:
+            part.unlink(missing_ok=True)
+            raise
+        self.finished[name] = record
+        self._write_journal()
+        self._move(part, name)
+        return record
+
+    def finish(self, manifest: bytes) -> None:
+        """Writes the manifest, which makes the directory a container, and removes what only an
+        unfinished one needs.
+        """
+        part = self.work / MANIFEST_NAME
+        _write_small(part, manifest)
+        self._move(part, MANIFEST_NAME)
+        self.clean()
+
+    def clean(self) -> None:
+        """Removes journal and temporary files of a complete container."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        _sync_directory(self.output)
+
+    def discard(self) -> None:
+        """Removes everything that a fresh run made."""
+        for name in self.finished:
+            (self.output / name).unlink(missing_ok=True)
+        shutil.rmtree(self.work, ignore_errors=True)
+        for directory in sorted(
+            {(self.output / name).parent for name in self.finished} - {self.output}
+        ):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+    def _move(self, part: Path, name: str) -> None:
+        target = self.output / name
+        with storage_errors(target, 0, "create"):
+            target.parent.mkdir(exist_ok=True)
+            part.rename(target)
+        for directory in {target.parent, self.output, self.work}:
+            _sync_directory(directory)
+
+    def _write_journal(self) -> None:
+        files = {name: [record.nbytes, record.sha256] for name, record in self.finished.items()}
+        part = self.work / (JOURNAL_NAME + ".new")
+        _write_small(part, json.dumps({"identity": self.identity, "files": files}).encode())
+        with storage_errors(part, 0, "rename"):
+            part.rename(self.work / JOURNAL_NAME)
+        _sync_directory(self.work)
+
+    def _read_journal(self) -> None:
+        path = self.work / JOURNAL_NAME
+        journal = read_json_object(path, MAX_MANIFEST_BYTES, ContainerError)
+        if journal.get("identity") != self.identity:
+            raise ConfigError(
+                f"{self.output}: holds an unfinished container of another checkpoint or recipe;"
+                " remove it or choose another"
+                " directory"
+            )
+        try:
+            records = {
+                name: FileRecord(int(nbytes), str(sha))
+                for name, (nbytes, sha) in journal["files"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ContainerError(
+                f"{path}: damaged; remove {self.output} and prepare again"
+            ) from None
+        for name, record in records.items():
+            part, target = self.work / name.replace("/", "-"), self.output / name
+            if not target.exists() and part.exists() and part.stat().st_size == record.nbytes:
+                self._move(part, name)
+            if target.exists() and target.stat().st_size == record.nbytes:
+                self.finished[name] = record
+
+
+@contextmanager
+def open_workspace(output: Path, identity: dict[str, Any], *, wait: bool) -> Iterator[Workspace]:
+    """Creates `output` if need be and holds an exclusive lock on it.
+
+    Another writer at work is waited for if `wait`, else it is a StorageError. A directory made here
+    that is empty at the end is removed.
+    """
+    is_new = not output.exists()
+    with storage_errors(output, 0, "create"):
+        output.mkdir(parents=True, exist_ok=True)
+    descriptor = _lock(output, wait)
+    try:
+        yield Workspace(output, identity)
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):
+                output.rmdir()
+        os.close(descriptor)
+
+
+def _lock(output: Path, wait: bool) -> int:
+    while True:
+        with storage_errors(output, 0, "open"):
+            descriptor = os.open(output, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(descriptor)
+            raise StorageError(
+                f"{output}: another process is preparing this container; wait for it to end",
+                path=str(output),
+                errno=errno.EWOULDBLOCK,
+            ) from None
+        # The writer that was waited for may have removed the directory.
+        if output.exists() and os.path.samestat(os.fstat(descriptor), output.stat()):
+            return descriptor
+        os.close(descriptor)
+        with storage_errors(output, 0, "create"):
+            output.mkdir(parents=True, exist_ok=True)
+
+
+def pwrite_full(descriptor: int, data: NDArray[np.uint8] | bytes, offset: int, path: Path) -> None:
+    """Writes all of `data` at `offset`. Raises StorageError; if the disk is full, with the bytes
+    that were missing.
+    """
+    view = memoryview(data).cast("B")
+    done = 0
+    while done < len(view):
+        try:
+            done += os.pwrite(descriptor, view[done:], offset + done)
+        except OSError as problem:
+            missing = (
+                f"; {len(view) - done} more bytes were to be written here"
+                if problem.errno == errno.ENOSPC
+                else ""
+            )
+            raise StorageError(
+                f"{path}: cannot write at byte {offset + done}: {problem.strerror}{missing}",
+                path=str(path),
+                offset=offset + done,
+                errno=problem.errno,
+            ) from None
+
+
+def _sha256(descriptor: int, path: Path) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(HASH_BLOCK_BYTES))
+    offset = 0
+    while True:
+        with storage_errors(path, offset, "read"):
+            count = os.preadv(descriptor, [buffer], offset)
+        if count == 0:
+            return digest.hexdigest()
+        digest.update(buffer[:count])
+        offset += count
+
+
+def _write_small(path: Path, data: bytes) -> None:
+    with storage_errors(path, 0, "write"), path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    if not directory.exists():
+        return
+    with storage_errors(directory, 0, "sync"):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
