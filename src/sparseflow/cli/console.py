@@ -79,14 +79,17 @@ class ProgressBars:
 
 
 @contextmanager
-def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
-    """Bars that vanish when the block ends; none if `quiet` or if stderr is not a terminal."""
+def progress_bars(*, quiet: bool = False, in_bytes: bool = False) -> Iterator[ProgressBars]:
+    """Bars that vanish when the block ends; none if `quiet` or if stderr is not a terminal. Counts are bytes if
+    `in_bytes`.
+    """
     if quiet or not sys.stderr.isatty():
         yield ProgressBars(None)
         return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
+        DownloadColumn,
         MofNCompleteColumn,
         Progress,
         TextColumn,
@@ -96,7 +99,7 @@ def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
     columns = (
         TextColumn("{task.description:>10}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:

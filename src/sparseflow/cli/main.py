@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sparseflow.cli import evaluate, models, run
+from sparseflow.cli import evaluate, inspect, models, prepare, run, verify
 from sparseflow.errors import SparseFlowError, StorageError
 
 USAGE_EXIT_CODE = 2
@@ -28,6 +28,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run")(run.run)
+app.command("inspect")(inspect.inspect)
+app.command("prepare")(prepare.prepare)
+app.command("verify")(verify.verify)
 app.command("list")(models.list_models)
 app.command("remove")(models.remove)
 app.add_typer(evaluate.app, name="eval")

@@ -21,6 +21,7 @@ from sparseflow.checkpoint.checkpoint import pread_full, storage_errors
 from sparseflow.checkpoint.header import TensorEntry, read_header
 from sparseflow.checkpoint.model_config import read_text_config
 from sparseflow.container.dense_layout import DENSE_NAME, EMBEDDING_NAME, dense_tensors, entries_of
+from sparseflow.container.format import SECTION_NAMES, SfiLayout
 from sparseflow.container.manifest import (
     Manifest,
     TensorRecord,
@@ -44,6 +45,20 @@ class TensorBytes:
     """1-D, 64-byte aligned, anonymous memory."""
     scales: NDArray[np.float32] | None
     """[rows padded to 16], or None if the format has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSection:
+    """Where codes or scales of one projection of one expert lie."""
+
+    projection: str
+    tensor: str
+    file: Path
+    offset: int
+    nbytes: int
+    dtype: str
+    shape: list[int]
+    """[rows, cols] of the matrix, without padding."""
 
 
 class Container:
@@ -87,6 +102,52 @@ class Container:
             self.path / expert_file_name(layer) for layer in range(self.manifest.experts.num_layers)
         ]
 
+    @property
+    def layouts(self) -> list[SfiLayout]:
+        """Where everything lies in the .sfi file of every layer, as the manifest's geometry asks for."""
+        experts = self.manifest.experts
+        return [
+            SfiLayout(
+                layer,
+                experts.num_experts,
+                experts.hidden_size,
+                experts.moe_intermediate_size,
+                experts.weight_format,
+            )
+            for layer in range(experts.num_layers)
+        ]
+
+    def expert_sections(self, layer: int, expert: int) -> list[tuple[ExpertSection, bytes]]:
+        """Codes and scales of the projections of one expert, with their bytes, which are not checked.
+
+        Raises ConfigError if there is no such expert, ContainerError if the file is cut.
+        """
+        experts = self.manifest.experts
+        if not 0 <= layer < experts.num_layers or not 0 <= expert < experts.num_experts:
+            raise ConfigError(
+                f"no expert {layer}:{expert}; layers are 0 to {experts.num_layers - 1}, experts 0 to"
+                f" {experts.num_experts - 1}"
+            )
+        layout, path = self.layouts[layer], self.expert_files[layer]
+        found = []
+        for i, (begin, nbytes) in enumerate(layout.sections):
+            if nbytes:
+                offset = layout.blob_offset(expert) + begin
+                shape = list(layout.shapes[i // 2])
+                section = ExpertSection(
+                    f"{SECTION_NAMES[i]}",
+                    expert_file_name(layer),
+                    path,
+                    offset,
+                    nbytes,
+                    layout.weight_format,
+                    shape,
+                )
+                with storage_errors(path, offset, "read"), path.open("rb") as file:
+                    file.seek(offset)
+                    found.append((section, file.read(nbytes)))
+        return found
+
     def read_matrix(self, name: str) -> TensorBytes:
         """A matrix of dense.safetensors, in memory of its own. Raises ConfigError if there is none
         of that name.
@@ -96,7 +157,7 @@ class Container:
             raise ConfigError(
                 f"{self._dense_path}: {name!r} has shape {list(record.shape)}; it is not a matrix"
             )
-        arrays = [self._read(entry.name) for entry in entries_of(name, record)]
+        arrays = [self.read_entry(entry.name) for entry in entries_of(name, record)]
         scales = arrays[1].view(np.float32) if record.weight_format == INT8 else None
         if scales is not None and not np.isfinite(scales).all():
             raise ContainerError(
@@ -113,7 +174,7 @@ class Container:
             raise ConfigError(
                 f"{self._dense_path}: {name!r} is {record.weight_format}, not float32"
             )
-        values = self._read(name).view(np.float32).reshape(record.shape)
+        values = self.read_entry(name).view(np.float32).reshape(record.shape)
         if not np.isfinite(values).all():
             raise ContainerError(
                 f"{self._dense_path}: {name!r} has a value that is not finite; prepare again"
@@ -130,8 +191,22 @@ class Container:
         for i, token in enumerate(ids):
             if not 0 <= token < num_rows:
                 raise ConfigError(f"token {token} is not in the vocabulary of {num_rows}")
-            self._read_into(memoryview(rows[i]).cast("B"), entry.offset + int(token) * cols * 2)
+            self._read_into(rows[i].view(np.uint8).data, entry.offset + int(token) * cols * 2)
         return rows
+
+    def read_entry(
+        self, entry_name: str, offset: int = 0, nbytes: int | None = None
+    ) -> NDArray[np.uint8]:
+        """Bytes of an entry of dense.safetensors (a tensor, or its `.codes` or `.scales`), or of a part of it.
+
+        Raises ConfigError if there is no such entry.
+        """
+        entry = self._entries.get(entry_name)
+        if entry is None:
+            raise ConfigError(f"{self._dense_path}: no entry {entry_name!r}")
+        buffer = aligned_empty(entry.nbytes - offset if nbytes is None else nbytes)
+        self._read_into(buffer.data, entry.offset + offset)
+        return buffer
 
     def close(self) -> None:
         """Gives the file descriptor back; closing twice is harmless."""
@@ -155,12 +230,6 @@ class Container:
         if record is None:
             raise ConfigError(f"{self.path}: the container has no tensor {name!r}")
         return record
-
-    def _read(self, entry_name: str) -> NDArray[np.uint8]:
-        entry = self._entries[entry_name]
-        buffer = aligned_empty(entry.nbytes)
-        self._read_into(memoryview(buffer), entry.offset)
-        return buffer
 
     def _read_into(self, buffer: memoryview, offset: int) -> None:
         if pread_full(self._descriptor, buffer, offset, self._dense_path) < len(buffer):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sparseflow.container.format import SfiLayout
 from sparseflow.native import _ext
 
-Write = Callable[[NDArray[np.uint8] | bytes, int], None]
+Write = Callable[[memoryview, int], None]
 """Writes bytes at an offset of the file."""
 
 
@@ -35,5 +35,5 @@ def write_layer(write: Write, layout: SfiLayout, blobs: Iterable[NDArray[np.uint
     hashes = []
     for expert, blob in enumerate(blobs):
         hashes.append(_ext.xxh3_64(blob))
-        write(blob, layout.blob_offset(expert))
-    write(layout.build_header(hashes), 0)
+        write(blob.data, layout.blob_offset(expert))
+    write(memoryview(layout.build_header(hashes)), 0)

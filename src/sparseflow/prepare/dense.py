@@ -57,13 +57,14 @@ def dense_blocks(checkpoint: Checkpoint, tensor: DenseTensor) -> Iterator[Block]
     for row in range(0, rows, step):
         count = min(step, rows - row)
         raw = np.empty(count * row_bytes, np.uint8)
-        checkpoint.read_into(source.file, source.offset + row * row_bytes, memoryview(raw))
+        checkpoint.read_into(source.file, source.offset + row * row_bytes, raw.data)
         if tensor.name.endswith(NEG_EXP_A):
-            parts = (neg_exp(to_float32(raw, source.dtype, where), where).view(np.uint8),)
+            values = to_float32(raw, source.dtype, where)
+            parts = [neg_exp(values, where).view(np.uint8)]
         else:
-            parts = convert_rows(raw, source.dtype, (count, cols), record.weight_format, where)[
-                : len(entries)
-            ]
-        for i, (entry, data) in enumerate(zip(entries, parts, strict=True)):
+            parts = list(
+                convert_rows(raw, source.dtype, (count, cols), record.weight_format, where)
+            )
+        for i, (entry, data) in enumerate(zip(entries, parts, strict=False)):
             yield Block(entry.name, offsets[i], data)
             offsets[i] += data.nbytes

@@ -29,7 +29,7 @@ def expert_blobs(
     for expert in range(layout.num_experts):
         for projection, part in enumerate(slices.get(layout.layer, expert)):
             raw = np.empty(part.nbytes, np.uint8)
-            checkpoint.read_into(part.file, part.offset, memoryview(raw))
+            checkpoint.read_into(part.file, part.offset, raw.data)
             where = f"{part.file}: tensor {part.tensor!r} (expert {layout.layer}:{expert}, {part.projection})"
             codes, scales = convert_rows(raw, part.dtype, part.shape, layout.weight_format, where)
             fill_projection(blob, layout, projection, codes, scales)

@@ -39,3 +39,17 @@ def source_identity(checkpoint: Checkpoint) -> dict[str, Any]:
             for header in checkpoint.headers
         },
     }
+
+
+def copied_files(checkpoint: Checkpoint) -> dict[str, int]:
+    """The files that the container takes over, with their sizes. Raises CheckpointError for one of unlikely size."""
+    sizes = {}
+    for name in COPIED_NAMES:
+        path = checkpoint.path / name
+        if path.is_file():
+            sizes[name] = path.stat().st_size
+            if sizes[name] > MAX_COPIED_BYTES:
+                raise CheckpointError(
+                    f"{path}: {sizes[name]} bytes; at most {MAX_COPIED_BYTES} are taken over"
+                )
+    return sizes

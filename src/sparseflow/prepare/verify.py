@@ -1,4 +1,220 @@
-"""Placeholder."""
+"""Checks a container: every file's hash, every expert's hash and scales, all padding; and against its checkpoint.
+
+Comparing makes the container's bytes anew from the checkpoint and compares them piece by piece, so it also holds for
+recipes that round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from sparseflow.checkpoint.checkpoint import Checkpoint, pread_full, storage_errors
+from sparseflow.container.dense_layout import DENSE_NAME
+from sparseflow.container.format import SECTION_NAMES, SfiLayout
+from sparseflow.container.manifest import FileRecord
+from sparseflow.container.matrix_formats import COLUMN_BLOCK, PADDED_CODE, ROW_BLOCK, round_up
+from sparseflow.container.reader import Container
+from sparseflow.container.recipes import FLOAT32, INT8, get_recipe
+from sparseflow.errors import ContainerError
+from sparseflow.native import _ext
+from sparseflow.prepare.plan import ContainerPlan, plan_container
+
+BLOCK_BYTES = 4 << 20
+Progress = Callable[[str, int, int], None]
 
 
-def verify() -> None: ...
+@dataclass
+class VerifyReport:
+    """What was checked, and every difference found: one line each."""
+
+    num_files: int = 0
+    num_bytes: int = 0
+    num_experts: int = 0
+    num_compared: int = 0
+    """Files compared with the checkpoint."""
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing differs."""
+        return not self.findings
+
+
+def verify(
+    path: Path, checkpoint: Path | None = None, progress: Progress | None = None
+) -> VerifyReport:
+    """Checks the container in `path`, and compares it with `checkpoint` if one is given.
+
+    Differences are in the report. Raises ContainerError if the directory is no container that can be read, and what
+    opening the checkpoint raises.
+    """
+    report = VerifyReport()
+    with Container.open(path) as container:
+        total = sum(record.nbytes for record in container.manifest.files.values())
+        for name, record in container.manifest.files.items():
+            _check_hash(report, path / name, record)
+            report.num_files += 1
+            report.num_bytes += record.nbytes
+            if progress is not None:
+                progress("verify", report.num_bytes, total)
+        for layer, expert_file in enumerate(container.expert_files):
+            _check_experts(report, expert_file, layer, container)
+        _check_dense(report, container)
+    if checkpoint is not None:
+        _compare(report, path, checkpoint, progress)
+    return report
+
+
+def _check_hash(report: VerifyReport, path: Path, record: FileRecord) -> None:
+    digest = hashlib.sha256()
+    with storage_errors(path, 0, "read"), path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    if digest.hexdigest() != record.sha256:
+        report.findings.append(
+            f"{path}: SHA-256 {digest.hexdigest()} is not the manifest's {record.sha256}"
+        )
+
+
+def _check_experts(report: VerifyReport, path: Path, layer: int, container: Container) -> None:
+    experts = container.manifest.experts
+    try:
+        file = _ext.SfiFile(str(path))
+        geometry = (
+            file.layer,
+            file.num_experts,
+            file.hidden_size,
+            file.moe_intermediate_size,
+            file.format,
+        )
+        expected = (
+            layer,
+            experts.num_experts,
+            experts.hidden_size,
+            experts.moe_intermediate_size,
+            experts.weight_format,
+        )
+        if geometry != expected:
+            report.findings.append(f"{path}: holds {geometry}; the manifest says {expected}")
+            return
+    except ContainerError as problem:
+        report.findings.append(str(problem))
+        return
+    for expert in range(experts.num_experts):
+        try:
+            file.check_expert(expert)
+        except ContainerError as problem:
+            report.findings.append(str(problem))
+        report.num_experts += 1
+
+
+def _check_dense(report: VerifyReport, container: Container) -> None:
+    """Scales and float32 values are finite; what pads a matrix is what padding should be."""
+    for name, record in container.manifest.tensors.items():
+        where = f"{container.path / DENSE_NAME}: {name!r}"
+        if record.weight_format == FLOAT32:
+            if not np.isfinite(container.read_entry(name).view(np.float32)).all():
+                report.findings.append(f"{where} has a value that is not finite")
+        elif record.weight_format == INT8:
+            rows, cols = record.shape
+            scales = container.read_entry(name + ".scales").view(np.float32)
+            if not np.isfinite(scales).all() or scales[rows:].any():
+                report.findings.append(
+                    f"{where} has a scale that is not finite, or a padded one that is not 0"
+                )
+            if not _is_padding_good(container, name, rows, cols):
+                report.findings.append(f"{where} has a padded code that is not {PADDED_CODE}")
+
+
+def _is_padding_good(container: Container, name: str, rows: int, cols: int) -> bool:
+    """Over the codes [rows / 16, cols / 4, 16, 4], some row blocks at a time."""
+    width = round_up(cols, COLUMN_BLOCK) * ROW_BLOCK
+    num_blocks = round_up(rows, ROW_BLOCK) // ROW_BLOCK
+    step = max(1, BLOCK_BYTES // width)
+    for first in range(0, num_blocks, step):
+        count = min(step, num_blocks - first)
+        codes = container.read_entry(name + ".codes", first * width, count * width)
+        tiles = codes.reshape(count, -1, ROW_BLOCK, 4)
+        edge = tiles[:, cols // 4 :].transpose(0, 2, 1, 3).reshape(count, ROW_BLOCK, -1)
+        if (edge[:, :, cols % 4 :] != PADDED_CODE).any():
+            return False
+        if (
+            first + count == num_blocks
+            and rows % ROW_BLOCK
+            and (tiles[-1, :, rows % ROW_BLOCK :] != PADDED_CODE).any()
+        ):
+            return False
+    return True
+
+
+def _compare(report: VerifyReport, path: Path, source: Path, progress: Progress | None) -> None:
+    with Container.open(path) as container, Checkpoint.open(source) as checkpoint:
+        plan = plan_container(checkpoint, get_recipe(container.manifest.recipe))
+        if container.manifest.source != plan.source:
+            report.findings.append(
+                f"{path}: made from another checkpoint than {source} (hashes of config or headers differ)"
+            )
+        total, done = sum(plan.file_bytes.values()), 0
+        for name, nbytes in plan.file_bytes.items():
+            finding = _compare_file(plan, name, path / name)
+            if finding is not None:
+                report.findings.append(finding)
+            report.num_compared += 1
+            done += nbytes
+            if progress is not None:
+                progress("compare", done, total)
+
+
+def _compare_file(plan: ContainerPlan, name: str, path: Path) -> str | None:
+    """The first difference between a file and what the checkpoint makes of it, or None."""
+    if not path.is_file() or path.stat().st_size != plan.file_bytes[name]:
+        return f"{path}: missing or not {plan.file_bytes[name]} bytes, as the checkpoint asks for"
+    differing: list[int] = []
+    with storage_errors(path, 0, "open"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def compare(data: memoryview, offset: int) -> None:
+        if differing:
+            return
+        found = np.empty(len(data), np.uint8)
+        count = pread_full(descriptor, found.data, offset, path)
+        unequal = (
+            np.flatnonzero(found != np.frombuffer(data, np.uint8))
+            if count == len(data)
+            else np.zeros(1, np.intp)
+        )
+        if unequal.size:
+            differing.append(offset + int(unequal[0]))
+
+    try:
+        plan.produce(name, compare)
+    finally:
+        os.close(descriptor)
+    if not differing:
+        return None
+    place = _describe(plan.layouts.get(name), differing[0])
+    return f"{path}: differs from the checkpoint at byte {differing[0]}{place}"
+
+
+def _describe(layout: SfiLayout | None, offset: int) -> str:
+    """Which expert and part of it an offset of an .sfi file is in."""
+    if layout is None:
+        return ""
+    if offset < layout.header_bytes:
+        return " (header)"
+    expert, within = divmod(offset - layout.header_bytes, layout.blob_bytes)
+    part = next(
+        (
+            name
+            for name, (begin, size) in zip(SECTION_NAMES, layout.sections, strict=True)
+            if begin <= within < begin + size
+        ),
+        "padding",
+    )
+    return f" (expert {layout.layer}:{expert}, {part})"

@@ -20,9 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sparseflow.checkpoint.checkpoint import storage_errors
 from sparseflow.checkpoint.json_file import read_json_object
 from sparseflow.container.manifest import (
@@ -209,18 +206,17 @@ def _lock(output: Path, wait: bool) -> int:
             output.mkdir(parents=True, exist_ok=True)
 
 
-def pwrite_full(descriptor: int, data: NDArray[np.uint8] | bytes, offset: int, path: Path) -> None:
-    """Writes all of `data` at `offset`. Raises StorageError; if the disk is full, with the bytes
-    that were missing.
+def pwrite_full(descriptor: int, data: memoryview, offset: int, path: Path) -> None:
+    """Writes all of `data` (bytes) at `offset`. Raises StorageError; if the disk is full, with the
+    bytes that were missing.
     """
-    view = memoryview(data).cast("B")
     done = 0
-    while done < len(view):
+    while done < len(data):
         try:
-            done += os.pwrite(descriptor, view[done:], offset + done)
+            done += os.pwrite(descriptor, data[done:], offset + done)
         except OSError as problem:
             missing = (
-                f"; {len(view) - done} more bytes were to be written here"
+                f"; {len(data) - done} more bytes were to be written here"
                 if problem.errno == errno.ENOSPC
                 else ""
             )

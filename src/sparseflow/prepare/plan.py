@@ -1,0 +1,131 @@
+"""What a container will hold, worked out from a checkpoint's headers before a byte of it is written; and its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sparseflow.checkpoint.checkpoint import Checkpoint
+from sparseflow.checkpoint.expert_slices import ExpertSlices
+from sparseflow.checkpoint.json_file import read_small_file
+from sparseflow.container.dense_layout import (
+    DENSE_NAME,
+    DenseTensor,
+    build_dense_header,
+    dense_tensors,
+)
+from sparseflow.container.format import SfiLayout
+from sparseflow.container.manifest import (
+    FORMAT_VERSION,
+    ExpertsRecord,
+    FileRecord,
+    Manifest,
+    expert_file_name,
+)
+from sparseflow.container.recipes import Recipe
+from sparseflow.container.writer import Write, write_layer
+from sparseflow.errors import CheckpointError, UnsupportedError
+from sparseflow.prepare.dense import check_dense, dense_blocks
+from sparseflow.prepare.expert_layers import expert_blobs
+from sparseflow.prepare.source import MAX_COPIED_BYTES, copied_files, source_identity
+
+
+@dataclass(frozen=True)
+class ContainerPlan:
+    """Every file of a container: its size now, its bytes on demand. Made by `plan_container`."""
+
+    checkpoint: Checkpoint
+    recipe: Recipe
+    slices: ExpertSlices
+    dense: list[DenseTensor]
+    layouts: dict[str, SfiLayout]
+    """By name of the .sfi file, in layer order."""
+    source: dict[str, Any]
+    copied: dict[str, int]
+    """Files taken over as they are, with their sizes."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What an unfinished container must share with this one to be continued."""
+        return {"format_version": FORMAT_VERSION, "recipe": self.recipe.name, "source": self.source}
+
+    @cached_property
+    def file_bytes(self) -> dict[str, int]:
+        """Size of every file but the manifest, in the order of writing."""
+        experts = {name: layout.file_bytes for name, layout in self.layouts.items()}
+        return {**self.copied, DENSE_NAME: self._dense_header[2], **experts}
+
+    def produce(self, name: str, write: Write) -> None:
+        """Writes the bytes of a file in pieces, in any order, each once.
+
+        Raises CheckpointError, UnsupportedError and StorageError for what is met on the way.
+        """
+        if name in self.layouts:
+            layout = self.layouts[name]
+            write_layer(write, layout, expert_blobs(self.checkpoint, self.slices, layout))
+        elif name == DENSE_NAME:
+            self._produce_dense(write)
+        else:
+            path = self.checkpoint.path / name
+            write(memoryview(read_small_file(path, MAX_COPIED_BYTES, CheckpointError)), 0)
+
+    def manifest(self, files: dict[str, FileRecord]) -> Manifest:
+        """The manifest of the finished container, given the record of every file."""
+        layout = next(iter(self.layouts.values()))
+        return Manifest(
+            model_type=self.checkpoint.config["model_type"],
+            recipe=self.recipe.name,
+            source=self.source,
+            tensors={tensor.name: tensor.record for tensor in self.dense},
+            experts=ExpertsRecord(
+                layout.weight_format,
+                len(self.layouts),
+                layout.num_experts,
+                layout.hidden_size,
+                layout.moe_intermediate_size,
+            ),
+            files={name: files[name] for name in self.file_bytes},
+        )
+
+    @cached_property
+    def _dense_header(self) -> tuple[bytes, dict[str, int], int]:
+        return build_dense_header({tensor.name: tensor.record for tensor in self.dense})
+
+    def _produce_dense(self, write: Write) -> None:
+        header, offsets, _ = self._dense_header
+        write(memoryview(header), 0)
+        for tensor in self.dense:
+            for block in dense_blocks(self.checkpoint, tensor):
+                write(block.data.data, offsets[block.entry] + block.offset)
+
+
+def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
+    """Checks that the checkpoint has all that a container needs and nothing that is not known.
+
+    Raises CheckpointError and UnsupportedError.
+    """
+    unknown = checkpoint.unknown
+    if unknown:
+        names = ", ".join(repr(tensor.name) for tensor in unknown[:3])
+        raise UnsupportedError(
+            f"{checkpoint.path}: {len(unknown)} tensor(s) that no part of"
+            f" {checkpoint.config['model_type']} claims: {names}; `sparseflow inspect` lists all"
+        )
+    slices = ExpertSlices(checkpoint)
+    dense = dense_tensors(checkpoint.config, recipe)
+    check_dense(checkpoint, dense)
+    layouts = {
+        expert_file_name(layer): SfiLayout(
+            layer,
+            slices.num_experts,
+            slices.hidden_size,
+            slices.moe_intermediate_size,
+            recipe.experts,
+        )
+        for layer in range(slices.num_layers)
+    }
+    source = source_identity(checkpoint)
+    return ContainerPlan(
+        checkpoint, recipe, slices, dense, layouts, source, copied_files(checkpoint)
+    )
