@@ -1,0 +1,221 @@
+"""The one sum of memory that an engine needs, and what `--ram`, `--cache` and `--store auto` mean in bytes.
+
+Everything comes from the container's manifest and config, so that what cannot fit is refused before anything is loaded.
+Dense weights, state and arena are exact; workspace and interpreter are estimates on the safe side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sparseflow.checkpoint.model_config import read_text_config
+from sparseflow.config import EngineConfig
+from sparseflow.container.format import SfiLayout
+from sparseflow.container.manifest import Manifest, read_manifest
+from sparseflow.container.matrix_formats import code_bytes, scale_bytes
+from sparseflow.container.reader import EMBEDDING_NAME
+from sparseflow.errors import BudgetError, ContainerError
+from sparseflow.host.memory import available_memory_bytes
+from sparseflow.units import format_bytes
+
+INTERPRETER_BYTES = 96 << 20
+"""Python, NumPy, the tokenizers library and the extension, before a model is loaded."""
+TOKENIZER_FACTOR = 12
+"""Memory of a loaded tokenizer over the bytes of its tokenizer.json."""
+MARGIN_BYTES = 1 << 30
+DEFAULT_PREFILL_CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes of an engine by use; `ram_bytes` bounds their sum."""
+
+    dense_bytes: int
+    state_bytes: int
+    workspace_bytes: int
+    interpreter_bytes: int
+    arena_bytes: int
+    """The expert cache, or all experts if they are resident."""
+    ram_bytes: int
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Everything but the arena."""
+        return self.dense_bytes + self.state_bytes + self.workspace_bytes + self.interpreter_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.fixed_bytes + self.arena_bytes
+
+    def describe(self) -> str:
+        """The whole sum in one line."""
+        lines = {
+            "dense weights": self.dense_bytes,
+            "state": self.state_bytes,
+            "workspace": self.workspace_bytes,
+            "interpreter": self.interpreter_bytes,
+            "experts": self.arena_bytes,
+        }
+        parts = " + ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in lines.items())
+        return f"{parts} = {format_bytes(self.total_bytes)}"
+
+    def to_dict(self) -> dict[str, int]:
+        return {
+            "dense_bytes": self.dense_bytes,
+            "state_bytes": self.state_bytes,
+            "workspace_bytes": self.workspace_bytes,
+            "interpreter_bytes": self.interpreter_bytes,
+            "arena_bytes": self.arena_bytes,
+            "total_bytes": self.total_bytes,
+            "ram_bytes": self.ram_bytes,
+        }
+
+
+def settle(container: Path, config: EngineConfig) -> tuple[EngineConfig, Budget]:
+    """What a configuration means for this container on this machine: the store chosen, the arena in bytes.
+
+    Resident if all experts fit into `ram_bytes`, streaming with what is left otherwise. Raises BudgetError with the whole
+    sum if the smallest arena does not fit, or if what was asked for by name does not.
+    """
+    manifest, text_config = read_manifest(container), read_text_config(container, ContainerError)
+    ram_bytes = config.ram_bytes or default_ram_bytes(available_memory_bytes())
+    fixed = fixed_budget(container, manifest, text_config, config, ram_bytes)
+    blob_bytes, num_experts = _experts(manifest)
+    every, smallest = blob_bytes * num_experts, blob_bytes * _smallest_slots(text_config)
+    store = config.store
+    if store == "auto":
+        wanted = every if config.cache_bytes is None else min(config.cache_bytes, every)
+        store = "resident" if wanted == every and fixed.fixed_bytes + every <= ram_bytes else "streaming"
+    if store == "resident":
+        budget = replace(fixed, arena_bytes=every)
+        if budget.total_bytes > ram_bytes:
+            _refuse(budget, "choose --store streaming, or")
+        return replace(config, store=store, ram_bytes=ram_bytes, cache_bytes=None), budget
+    arena = config.cache_bytes or ram_bytes - fixed.fixed_bytes
+    budget = replace(fixed, arena_bytes=min(max(arena, smallest), every))
+    if budget.total_bytes > ram_bytes:
+        _refuse(budget, "lower --ctx or --cache, or")
+    if config.cache_bytes is not None and config.cache_bytes < smallest:
+        raise BudgetError(
+            f"--cache {format_bytes(config.cache_bytes)} holds less than one token's experts of a layer; "
+            f"give at least {smallest} bytes",
+            needed_bytes=smallest,
+            available_bytes=config.cache_bytes,
+        )
+    return replace(config, store=store, ram_bytes=ram_bytes, cache_bytes=budget.arena_bytes), budget
+
+
+def default_ram_bytes(available_bytes: int) -> int:
+    """What may be used if nothing is said: what is available, less max(1 GiB, 10 %); at least half of it."""
+    margin = max(MARGIN_BYTES, available_bytes // 10)
+    return max(available_bytes - margin, available_bytes // 2)
+
+
+def arena_sizes(container: Path) -> tuple[list[int], int]:
+    """Capacities worth comparing, in bytes: ascending partial ones, from one layer's top-k slots on, and the full one."""
+    manifest, text_config = read_manifest(container), read_text_config(container, ContainerError)
+    blob_bytes, num_experts = _experts(manifest)
+    top_k = _smallest_slots(text_config)
+    per_token = top_k * manifest.experts.num_layers
+    slots = {top_k, per_token, num_experts // 4, num_experts // 2}
+    return [blob_bytes * n for n in sorted(slots) if top_k <= n < num_experts], blob_bytes * num_experts
+
+
+def fixed_budget(
+    container: Path,
+    manifest: Manifest,
+    text_config: Mapping[str, Any],
+    config: EngineConfig,
+    ram_bytes: int,
+) -> Budget:
+    """Everything but the arena."""
+    ctx = min(config.ctx, text_config["max_position_embeddings"])
+    tokenizer = (container / "tokenizer.json").stat().st_size
+    return Budget(
+        dense_bytes=dense_bytes(manifest),
+        state_bytes=state_bytes(text_config, ctx, 4 if manifest.recipe == "bf16" else 2),
+        workspace_bytes=workspace_bytes(
+            text_config, min(config.prefill_chunk or DEFAULT_PREFILL_CHUNK, ctx)
+        ),
+        interpreter_bytes=INTERPRETER_BYTES + TOKENIZER_FACTOR * tokenizer,
+        arena_bytes=0,
+        ram_bytes=ram_bytes,
+    )
+
+
+def dense_bytes(manifest: Manifest) -> int:
+    """Weights that stay in memory: all of dense.safetensors but the embedding, which is read by row."""
+    total = 0
+    for name, tensor in manifest.tensors.items():
+        if name != EMBEDDING_NAME:
+            rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, tensor.shape[0])
+            total += code_bytes(tensor.weight_format, rows, cols)
+            total += scale_bytes(tensor.weight_format, rows)
+    return total
+
+
+def state_bytes(config: Mapping[str, Any], ctx: int, kv_bytes: int) -> int:
+    """Keys and values for `ctx` tokens, delta matrices and convolution tails, of one sequence."""
+    delta = matrices = tails = 0
+    if "linear_num_value_heads" in config:
+        key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
+        matrices = 4 * config["linear_num_value_heads"] * key_dim * value_dim
+        tails = 4 * _conv_dim(config) * (config["linear_conv_kernel_dim"] - 1)
+        delta = _layer_types(config).count("linear_attention")
+    attention = config["num_hidden_layers"] - delta
+    keys = config["num_key_value_heads"] * config["head_dim"] * ctx * kv_bytes
+    return attention * 2 * keys + delta * (matrices + tails)
+
+
+def workspace_bytes(config: Mapping[str, Any], chunk: int) -> int:
+    """Activations of one prefill chunk, the logits of a step, and the kernels' scratch."""
+    hidden, top_k = config["hidden_size"], config["num_experts_per_tok"]
+    query = config["num_attention_heads"] * config["head_dim"]
+    key = config["num_key_value_heads"] * config["head_dim"]
+    mixer = 3 * query + 2 * key
+    if "linear_num_value_heads" in config:
+        value = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+        mixer = max(mixer, 2 * _conv_dim(config) + 3 * value)
+    experts = top_k * (hidden + 3 * config["moe_intermediate_size"]) + config["num_experts"]
+    return 4 * (chunk * (6 * hidden + mixer + experts) + 2 * config["vocab_size"])
+
+
+def _conv_dim(config: Mapping[str, Any]) -> int:
+    keys: int = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    values: int = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+    return 2 * keys + values
+
+
+def _layer_types(config: Mapping[str, Any]) -> list[str]:
+    types = config.get("layer_types")
+    if types is not None:
+        return list(types)
+    interval = config.get("full_attention_interval", 4)
+    kinds = ("linear_attention", "full_attention")
+    return [kinds[(i + 1) % interval == 0] for i in range(config["num_hidden_layers"])]
+
+
+def _experts(manifest: Manifest) -> tuple[int, int]:
+    """(bytes of one expert's slot, number of experts in all layers)"""
+    experts = manifest.experts
+    layout = SfiLayout(
+        0, experts.num_experts, experts.hidden_size, experts.moe_intermediate_size, experts.weight_format
+    )
+    return layout.blob_bytes, experts.num_layers * experts.num_experts
+
+
+def _smallest_slots(config: Mapping[str, Any]) -> int:
+    """Slots of the smallest arena: one layer's experts of one token; the cache itself needs two."""
+    return max(2, int(config["num_experts_per_tok"]))
+
+
+def _refuse(budget: Budget, remedy: str) -> NoReturn:
+    raise BudgetError(
+        f"does not fit into {format_bytes(budget.ram_bytes)}: {budget.describe()}; "
+        f"{remedy} give --ram at least {budget.total_bytes}",
+        needed_bytes=budget.total_bytes,
+        available_bytes=budget.ram_bytes,
+    )
