@@ -79,7 +79,9 @@ def experts(x: float, y: float) -> list[str]:
     for column in range(columns):
         for row in range(rows):
             is_cached = (column * 7 + row * 13) % columns < columns * CACHED_SHARE
-            field.append(rect(x + column * 9.9, y + row * 9, 8.4, 7.4, CACHE if is_cached else DISK))
+            field.append(
+                rect(x + column * 9.9, y + row * 9, 8.4, 7.4, CACHE if is_cached else DISK)
+            )
     return field
 
 

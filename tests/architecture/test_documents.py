@@ -1,4 +1,4 @@
-"""The documents tell the truth: every package is on the map, CI runs the README's commands, each claim has its command."""
+"""The documents tell the truth: packages are on the map, CI runs the README's commands, claims have commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_every_package_has_its_line_in_the_architecture_page() -> None:
 
 def test_every_native_folder_has_its_line_in_the_architecture_page() -> None:
     page = _read("ARCHITECTURE.md")
-    missing = [p.name for p in (ROOT / "native" / "src").iterdir() if f"`native/src/{p.name}`" not in page]
+    missing = [
+        p.name for p in (ROOT / "native" / "src").iterdir() if f"`native/src/{p.name}`" not in page
+    ]
     assert not missing
 
 
@@ -51,7 +53,9 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
 
 def test_ci_runs_the_demo_as_the_readme_does() -> None:
-    (command,) = re.findall(r"^pip install \. && (sparseflow run .*)$", _read("README.md"), flags=re.MULTILINE)
+    (command,) = re.findall(
+        r"^pip install \. && (sparseflow run .*)$", _read("README.md"), flags=re.MULTILINE
+    )
     assert command in _read(".ci/run")
 
 
@@ -64,7 +68,9 @@ def test_picture_is_what_its_tool_draws(tmp_path: Path, monkeypatch: pytest.Monk
     tool = runpy.run_path(str(ROOT / "tools" / "draw_architecture.py"))
     monkeypatch.setitem(tool["main"].__globals__, "OUTPUT", tmp_path / "architecture.svg")
     tool["main"]()
-    assert (tmp_path / "architecture.svg").read_text(encoding="utf-8") == _read("docs/images/architecture.svg")
+    assert (tmp_path / "architecture.svg").read_text(encoding="utf-8") == _read(
+        "docs/images/architecture.svg"
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ HEAVY = {"torch", "transformers", "ray"}
 def _layers() -> list[set[str]]:
     """Names on each layer, from the top down."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (contract,) = [c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    (contract,) = [
+        c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers"
+    ]
     return [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
 
 
@@ -76,7 +78,11 @@ def test_families_do_not_know_each_other() -> None:
     for family in families:
         for name in _imports(SOURCE / "models" / f"{family}.py"):
             other = name.removeprefix("sparseflow.models.").split(".")[0]
-            if name.startswith("sparseflow.models.") and other in families and not _is_same(family, other):
+            if (
+                name.startswith("sparseflow.models.")
+                and other in families
+                and not _is_same(family, other)
+            ):
                 wrong.append(f"{family} imports {other}")
     assert not wrong, "\n".join(wrong)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sparseflow.cli import models
 from sparseflow.cli.stopwatch import Stopwatch
 from sparseflow.cli.thinking import ThinkingFilter
 from sparseflow.units import format_bytes, format_seconds
@@ -65,16 +64,15 @@ class Answer:
         self._text = ""
         self._finish_reason: str | None = None
 
-    def open(self, model: str, models_dir: Path | None, config: EngineConfig) -> None:
-        """Finds the container, settles the budget from its headers, then loads; what cannot fit is not loaded."""
+    def open(self, container: Path, config: EngineConfig) -> None:
+        """Settles the budget from the container's headers, then loads; what cannot fit is not loaded."""
         from sparseflow.engine.engine import Engine
         from sparseflow.planning.budget import settle
 
-        self._watch.lap("imports_seconds")
-        self._path: Path = models.resolve(model, models_dir, self._progress)
-        self._watch.lap("resolve_seconds")
-        self._config, self._budget = settle(self._path, config)
-        self._engine = Engine.open(self._path, self._config, progress=self._progress)
+        self._path = container
+        self._config, self._budget = settle(container, config)
+        self._watch.lap("open_seconds")
+        self._engine = Engine.open(container, self._config, progress=self._progress)
 
     def write(self, out: TextIO | None, *, is_echoing: bool) -> bool:
         """Streams the answer to `out` and closes the engine; returns whether Ctrl-C ended it early."""
@@ -106,7 +104,7 @@ class Answer:
                 shown.finish()
             self._stats = engine.stats()
             self._watch.lap("engine_seconds")
-            self._memory = read_process_memory(engine.container.files).to_dict()
+            self._memory = _memory(self._path)
         return is_interrupted
 
     def statistics_line(self) -> str:
@@ -202,7 +200,18 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _memory(container: Path) -> dict[str, int]:
+    """Bytes now: anonymous and file-backed of this process, and the container's part of the kernel's page cache."""
+    from sparseflow.host.process import page_cache_bytes, process_memory
+
+    files = [path for path in container.rglob("*") if path.is_file()]
+    return {**asdict(process_memory()), "page_cache_bytes": page_cache_bytes(files)}
+
+
 def _identity(container: Path) -> dict[str, str]:
     """What names a container's bytes: the manifest holds the hash of every file."""
     manifest = container / "manifest.json"
-    return {"path": str(container), "manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest()}
+    return {
+        "path": str(container),
+        "manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest(),
+    }

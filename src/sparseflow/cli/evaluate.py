@@ -44,9 +44,6 @@ def perplexity(
     engine: EngineConfig,
 ) -> None:
     """Nats per token and perplexity of each MODEL on one text, and the ratio to the first."""
-    for name in model:
-        if not models.looks_like_model(name, models_dir):
-            raise ConfigError(models.unknown_model_message(name))
     words = _read_text(text)
 
     from sparseflow.engine.engine import Engine
@@ -55,8 +52,8 @@ def perplexity(
 
     results: list[tuple[str, Perplexity]] = []
     with progress_bars(quiet=quiet) as progress:
-        for name in model:
-            path = models.resolve(name, models_dir, progress)
+        paths = [models.resolve(name, models_dir, progress) for name in model]
+        for name, path in zip(model, paths, strict=True):
             config, _ = settle(path, engine)
             with Engine.open(path, config, progress=progress) as opened:
                 ids = opened.tokenizer.encode(words)[:max_tokens]

@@ -44,8 +44,6 @@ def resolve(
 
     Raises ConfigError if no such model exists, or if it is a checkpoint that has to be prepared first.
     """
-    if not looks_like_model(name, models_dir):
-        raise ConfigError(unknown_model_message(name))
     from sparseflow.prepare.models import resolve_model
 
     where = places(models_dir)

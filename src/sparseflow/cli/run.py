@@ -89,18 +89,19 @@ def run(
     SamplingParams(**sampling)  # type: ignore[arg-type]  # refused here, before anything is loaded
     if thinking not in ("on", "off", "hide"):
         raise ConfigError(f"--thinking: unknown {thinking!r}; known: on, off, hide")
-    if not models.looks_like_model(model, models_dir):
-        raise ConfigError(models.unknown_model_message(model))
-    text = _read_prompt(model, prompt)
 
     from sparseflow.cli.answer import Answer, Question
 
-    question = Question(text, system=system, is_raw=raw, thinking=thinking, sampling=sampling)
-    to_stdout = json != "-"
+    is_printing = json != "-"
     with progress_bars(quiet=quiet) as progress:
+        path = models.resolve(model, models_dir, progress)
+        watch.lap("resolve_seconds")
+        text = _read_prompt(model, prompt)
+        watch.lap("prompt_seconds")
+        question = Question(text, system=system, is_raw=raw, thinking=thinking, sampling=sampling)
         answer = Answer(question, watch, progress, is_hashing=json is not None)
-        answer.open(model, models_dir, engine)
-        is_interrupted = answer.write(sys.stdout if to_stdout else None, is_echoing=not quiet)
+        answer.open(path, engine)
+        is_interrupted = answer.write(sys.stdout if is_printing else None, is_echoing=not quiet)
     if not quiet:
         say(answer.statistics_line())
     if json is not None:

@@ -1,4 +1,4 @@
-"""Keeps a model's reasoning (what stands between <think> and </think>) off the screen, also if a tag comes in pieces."""
+"""Keeps a model's reasoning (what stands between <think> and </think>) off the screen, also if tags come in pieces."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 from sparseflow.checkpoint.model_config import read_text_config
 from sparseflow.config import EngineConfig
+from sparseflow.container.dense_layout import EMBEDDING_NAME
 from sparseflow.container.format import SfiLayout
 from sparseflow.container.manifest import Manifest, read_manifest
 from sparseflow.container.matrix_formats import code_bytes, scale_bytes
-from sparseflow.container.reader import EMBEDDING_NAME
 from sparseflow.errors import BudgetError, ContainerError
 from sparseflow.host.memory import available_memory_bytes
 from sparseflow.units import format_bytes
@@ -77,8 +77,8 @@ class Budget:
 def settle(container: Path, config: EngineConfig) -> tuple[EngineConfig, Budget]:
     """What a configuration means for this container on this machine: the store chosen, the arena in bytes.
 
-    Resident if all experts fit into `ram_bytes`, streaming with what is left otherwise. Raises BudgetError with the whole
-    sum if the smallest arena does not fit, or if what was asked for by name does not.
+    Resident if all experts fit into `ram_bytes`, streaming with what is left otherwise. Raises BudgetError with the
+    whole sum if the smallest arena does not fit, or if what was asked for by name does not.
     """
     manifest, text_config = read_manifest(container), read_text_config(container, ContainerError)
     ram_bytes = config.ram_bytes or default_ram_bytes(available_memory_bytes())
@@ -88,7 +88,11 @@ def settle(container: Path, config: EngineConfig) -> tuple[EngineConfig, Budget]
     store = config.store
     if store == "auto":
         wanted = every if config.cache_bytes is None else min(config.cache_bytes, every)
-        store = "resident" if wanted == every and fixed.fixed_bytes + every <= ram_bytes else "streaming"
+        store = (
+            "resident"
+            if wanted == every and fixed.fixed_bytes + every <= ram_bytes
+            else "streaming"
+        )
     if store == "resident":
         budget = replace(fixed, arena_bytes=every)
         if budget.total_bytes > ram_bytes:
@@ -115,13 +119,15 @@ def default_ram_bytes(available_bytes: int) -> int:
 
 
 def arena_sizes(container: Path) -> tuple[list[int], int]:
-    """Capacities worth comparing, in bytes: ascending partial ones, from one layer's top-k slots on, and the full one."""
+    """Capacities worth comparing, in bytes: ascending ones, from one layer's top-k slots on, and the full one."""
     manifest, text_config = read_manifest(container), read_text_config(container, ContainerError)
     blob_bytes, num_experts = _experts(manifest)
     top_k = _smallest_slots(text_config)
     per_token = top_k * manifest.experts.num_layers
     slots = {top_k, per_token, num_experts // 4, num_experts // 2}
-    return [blob_bytes * n for n in sorted(slots) if top_k <= n < num_experts], blob_bytes * num_experts
+    return [
+        blob_bytes * n for n in sorted(slots) if top_k <= n < num_experts
+    ], blob_bytes * num_experts
 
 
 def fixed_budget(
@@ -159,20 +165,22 @@ def dense_bytes(manifest: Manifest) -> int:
 
 def state_bytes(config: Mapping[str, Any], ctx: int, kv_bytes: int) -> int:
     """Keys and values for `ctx` tokens, delta matrices and convolution tails, of one sequence."""
-    delta = matrices = tails = 0
+    delta, matrices, tails = 0, 0, 0
     if "linear_num_value_heads" in config:
         key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
         matrices = 4 * config["linear_num_value_heads"] * key_dim * value_dim
         tails = 4 * _conv_dim(config) * (config["linear_conv_kernel_dim"] - 1)
         delta = _layer_types(config).count("linear_attention")
-    attention = config["num_hidden_layers"] - delta
-    keys = config["num_key_value_heads"] * config["head_dim"] * ctx * kv_bytes
+    attention: int = config["num_hidden_layers"] - delta
+    keys: int = config["num_key_value_heads"] * config["head_dim"] * ctx * kv_bytes
     return attention * 2 * keys + delta * (matrices + tails)
 
 
 def workspace_bytes(config: Mapping[str, Any], chunk: int) -> int:
     """Activations of one prefill chunk, the logits of a step, and the kernels' scratch."""
-    hidden, top_k = config["hidden_size"], config["num_experts_per_tok"]
+    hidden: int = config["hidden_size"]
+    top_k: int = config["num_experts_per_tok"]
+    vocab_size: int = config["vocab_size"]
     query = config["num_attention_heads"] * config["head_dim"]
     key = config["num_key_value_heads"] * config["head_dim"]
     mixer = 3 * query + 2 * key
@@ -180,7 +188,8 @@ def workspace_bytes(config: Mapping[str, Any], chunk: int) -> int:
         value = config["linear_num_value_heads"] * config["linear_value_head_dim"]
         mixer = max(mixer, 2 * _conv_dim(config) + 3 * value)
     experts = top_k * (hidden + 3 * config["moe_intermediate_size"]) + config["num_experts"]
-    return 4 * (chunk * (6 * hidden + mixer + experts) + 2 * config["vocab_size"])
+    rows: int = 6 * hidden + mixer + experts
+    return 4 * (chunk * rows + 2 * vocab_size)
 
 
 def _conv_dim(config: Mapping[str, Any]) -> int:
@@ -202,7 +211,11 @@ def _experts(manifest: Manifest) -> tuple[int, int]:
     """(bytes of one expert's slot, number of experts in all layers)"""
     experts = manifest.experts
     layout = SfiLayout(
-        0, experts.num_experts, experts.hidden_size, experts.moe_intermediate_size, experts.weight_format
+        0,
+        experts.num_experts,
+        experts.hidden_size,
+        experts.moe_intermediate_size,
+        experts.weight_format,
     )
     return layout.blob_bytes, experts.num_layers * experts.num_experts
 

@@ -74,7 +74,7 @@ def _as_container(path: Path) -> Path:
 
 
 def _demo_container(cache_dir: Path, recipe: str, progress: Progress | None) -> Path:
-    from sparseflow import demo  # noqa: PLC0415 (its data is only needed here)
+    from sparseflow import demo
 
     get_recipe(recipe)
     source = demo.checkpoint_path()

@@ -101,7 +101,10 @@ def test_wrong_words_end_in_one_line_and_a_code(
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(
-    error: BaseException, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: BaseException,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -132,7 +135,9 @@ def test_traceback_is_let_through_on_demand(monkeypatch: pytest.MonkeyPatch) -> 
         (["run", "demo", "--", "--json"], ["run", "demo", "--", "--json"]),
     ],
 )
-def test_json_takes_a_file_only_if_the_next_word_is_one(words: list[str], separated: list[str]) -> None:
+def test_json_takes_a_file_only_if_the_next_word_is_one(
+    words: list[str], separated: list[str]
+) -> None:
     assert separate_json_file(words) == separated
 
 
