@@ -71,7 +71,7 @@ def _window_nats(engine: Scorer, ids: Sequence[int]) -> float:
     position = 0
     losses: list[float] = []
     for logits in engine.iter_logits(ids):  # [n, vocab_size] float32
-        targets = np.asarray(ids[position + 1 : position + 1 + len(logits)])
+        targets = np.asarray(ids[position + 1 : position + 1 + len(logits)], dtype=np.int64)
         losses.append(_nats(logits[: len(targets)], targets))
         position += len(logits)
     return math.fsum(losses)
