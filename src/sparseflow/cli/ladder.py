@@ -20,9 +20,8 @@ def verify_ladder(
     is_quick: bool = False,
     json: str | None = None,
     quiet: bool = False,
-    command: Sequence[str] | None = None,
 ) -> int:
-    """Runs the ladder; the exit code is 1 if rows differ. `command` replaces the rows' program, for tests."""
+    """Runs the ladder; the exit code is 1 if rows differ."""
     from sparseflow.evaluation import ladder
     from sparseflow.evaluation.row_process import RowProcess
     from sparseflow.planning.budget import arena_sizes
@@ -30,7 +29,7 @@ def verify_ladder(
     partial, full = arena_sizes(container)
     choose = ladder.quick_rows if is_quick else ladder.all_rows
     rows = choose(partial, full)
-    run_row = RowProcess(container, ladder.PROMPT, ladder.NEW_TOKENS, command)
+    run_row = RowProcess(container, ladder.PROMPT, ladder.NEW_TOKENS)
     with progress_bars(quiet=quiet) as progress:
         outcomes = ladder.climb(rows, run_row, progress)
     verdict = ladder.judge(outcomes)

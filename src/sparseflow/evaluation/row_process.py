@@ -16,26 +16,24 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparseflow.errors import UnsupportedError
 from sparseflow.evaluation.ladder import Outcome, Row
 from sparseflow.native import _ext
 
 MODULE = "sparseflow.cli.main"
+COMMAND = (sys.executable, "-m", MODULE)
+"""Starts the command line in a new process."""
 
 
 class RowProcess:
-    """Callable with a Row. `command` starts the command line, by default this interpreter's own module."""
+    """Callable with a Row; the rows of one ladder share container, prompt and length."""
 
-    def __init__(
-        self, container: Path, prompt: str, new_tokens: int, command: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, container: Path, prompt: str, new_tokens: int) -> None:
         self._fixed = [
             "run", str(container.resolve()), prompt, "--raw", "--temperature=0", "--ignore-eos",
             f"--max-new-tokens={new_tokens}", "--quiet",
         ]  # fmt: skip
-        self._command = list(command) if command else [sys.executable, "-m", MODULE]
         self._isa_names = frozenset(_ext.isa_names())
-        self._is_forking = command is None and self._isa_names != _isa_names_of_new_process()
+        self._is_forking = self._isa_names != _isa_names_of_new_process()
 
     def __call__(self, row: Row) -> Outcome:
         if row.isa != "auto" and row.isa not in self._isa_names:
@@ -44,21 +42,20 @@ class RowProcess:
             report = Path(directory) / "report.json"
             log = Path(directory) / "log.txt"
             arguments = [*self._fixed, *row.arguments(), f"--json={report}"]
-            run = _fork if self._is_forking else self._spawn
+            run = _fork if self._is_forking else _spawn
             status = run(arguments, log)
-            if status == UnsupportedError.exit_code and row.isa != "auto":
-                return Outcome(row, not_run=f"{row.isa} (not in this build)")
             if status != 0:
                 return Outcome(row, failure=_reason(status, log))
             return Outcome(row, report=json.loads(report.read_text(encoding="utf-8")))
 
-    def _spawn(self, arguments: Sequence[str], log: Path) -> int:
-        with log.open("wb") as output:
-            done = subprocess.run(
-                [*self._command, *arguments],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False,
-            )  # fmt: skip
-        return done.returncode
+
+def _spawn(arguments: Sequence[str], log: Path) -> int:
+    command = [*COMMAND, *arguments]
+    with log.open("wb") as output:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        )
+    return done.returncode
 
 
 def _isa_names_of_new_process() -> frozenset[str]:

@@ -12,7 +12,12 @@ PARTIAL, FULL = [40, 200, 400], 1000
 
 def _report(steps: str = "abcd", evictions: int = 3) -> Report:
     experts: dict[str, Any] = {"hits": 1, "misses": 1, "evictions": evictions}
-    return {"logits_sha256": list(steps), "ids": [ord(s) for s in steps], "experts": experts, "isa": "avx2"}
+    return {
+        "logits_sha256": list(steps),
+        "ids": [ord(s) for s in steps],
+        "experts": experts,
+        "isa": "avx2",
+    }
 
 
 def test_rows_cover_every_dimension() -> None:

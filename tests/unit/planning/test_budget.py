@@ -25,60 +25,62 @@ def test_default_leaves_a_margin() -> None:
     assert default_ram_bytes(1 << 30) == 512 * MIB
 
 
-def test_auto_is_resident_if_everything_fits(tiny_container: Path) -> None:
-    config, budget = _settle(tiny_container, ram_bytes=1 << 40)
+def test_auto_is_resident_if_everything_fits(tiny_moe: Path) -> None:
+    config, budget = _settle(tiny_moe, ram_bytes=1 << 40)
     assert config.store == "resident"
     assert budget.total_bytes <= budget.ram_bytes
 
 
-def test_auto_streams_with_what_is_left(tiny_container: Path) -> None:
-    _, whole = _settle(tiny_container, ram_bytes=1 << 40)
+def test_auto_streams_with_what_is_left(tiny_moe: Path) -> None:
+    _, whole = _settle(tiny_moe, ram_bytes=1 << 40)
     ram_bytes = whole.total_bytes - 1
-    config, budget = _settle(tiny_container, ram_bytes=ram_bytes)
+    config, budget = _settle(tiny_moe, ram_bytes=ram_bytes)
     assert config.store == "streaming"
     assert config.cache_bytes == ram_bytes - whole.fixed_bytes
     assert budget.total_bytes == ram_bytes
 
 
-def test_one_byte_below_the_floor_is_refused_with_the_sum(tiny_container: Path) -> None:
-    _, whole = _settle(tiny_container, ram_bytes=1 << 40)
-    smallest = arena_sizes(tiny_container)[0][0]
+def test_one_byte_below_the_floor_is_refused_with_the_sum(tiny_moe: Path) -> None:
+    _, whole = _settle(tiny_moe, ram_bytes=1 << 40)
+    smallest = arena_sizes(tiny_moe)[0][0]
     floor = whole.fixed_bytes + smallest
-    config, _ = _settle(tiny_container, ram_bytes=floor)
+    config, _ = _settle(tiny_moe, ram_bytes=floor)
     assert config.cache_bytes == smallest
-    with pytest.raises(BudgetError, match="dense weights .* state .* experts .* at least") as caught:
-        _settle(tiny_container, ram_bytes=floor - 1)
+    with pytest.raises(
+        BudgetError, match="dense weights .* state .* experts .* at least"
+    ) as caught:
+        _settle(tiny_moe, ram_bytes=floor - 1)
     assert caught.value.needed_bytes == floor
     assert caught.value.available_bytes == floor - 1
 
 
-def test_resident_by_name_is_refused_where_it_does_not_fit(tiny_container: Path) -> None:
-    _, whole = _settle(tiny_container, ram_bytes=1 << 40)
+def test_resident_by_name_is_refused_where_it_does_not_fit(tiny_moe: Path) -> None:
+    _, whole = _settle(tiny_moe, ram_bytes=1 << 40)
     with pytest.raises(BudgetError, match="--store streaming"):
-        _settle(tiny_container, ram_bytes=whole.total_bytes - 1, store="resident")
+        _settle(tiny_moe, ram_bytes=whole.total_bytes - 1, store="resident")
 
 
-def test_cache_flag_bounds_the_arena(tiny_container: Path) -> None:
-    partial, full = arena_sizes(tiny_container)
-    config, _ = _settle(tiny_container, ram_bytes=1 << 40, cache_bytes=partial[-1])
+def test_cache_flag_bounds_the_arena(tiny_moe: Path) -> None:
+    partial, full = arena_sizes(tiny_moe)
+    config, _ = _settle(tiny_moe, ram_bytes=1 << 40, cache_bytes=partial[-1])
     assert (config.store, config.cache_bytes) == ("streaming", partial[-1])
-    config, _ = _settle(tiny_container, ram_bytes=1 << 40, cache_bytes=full, store="streaming")
+    config, _ = _settle(tiny_moe, ram_bytes=1 << 40, cache_bytes=full, store="streaming")
     assert config.cache_bytes == full
 
 
-def test_cache_below_one_tokens_experts_is_refused(tiny_container: Path) -> None:
-    smallest = arena_sizes(tiny_container)[0][0]
+def test_cache_below_one_tokens_experts_is_refused(tiny_moe: Path) -> None:
+    smallest = arena_sizes(tiny_moe)[0][0]
     with pytest.raises(BudgetError, match=str(smallest)):
-        _settle(tiny_container, ram_bytes=1 << 40, cache_bytes=smallest - 1)
+        _settle(tiny_moe, ram_bytes=1 << 40, cache_bytes=smallest - 1)
 
 
-def test_longer_context_costs_state(tiny_container: Path) -> None:
-    _, short = _settle(tiny_container, ram_bytes=1 << 40, ctx=16)
-    _, long = _settle(tiny_container, ram_bytes=1 << 40, ctx=32)
+def test_longer_context_costs_state(tiny_moe: Path) -> None:
+    _, short = _settle(tiny_moe, ram_bytes=1 << 40, ctx=16)
+    _, long = _settle(tiny_moe, ram_bytes=1 << 40, ctx=32)
     assert long.state_bytes > short.state_bytes
 
 
-def test_arena_sizes_ascend_below_the_full_one(tiny_container: Path) -> None:
-    partial, full = arena_sizes(tiny_container)
+def test_arena_sizes_ascend_below_the_full_one(tiny_moe: Path) -> None:
+    partial, full = arena_sizes(tiny_moe)
     assert partial == sorted(set(partial))
     assert partial[-1] < full
