@@ -40,8 +40,9 @@ def spoil(last_layer: int) -> None:
 if __name__ == "__main__":
     row_process.COMMAND = (sys.executable, __file__)
     if "--isa=portable" in sys.argv:
-        from sparseflow.container.manifest import read_manifest
         from pathlib import Path
+
+        from sparseflow.container.manifest import read_manifest
 
         spoil(read_manifest(Path(sys.argv[2])).experts.num_layers - 1)
     sys.exit(main())

@@ -47,7 +47,7 @@ def test_one_byte_below_the_floor_is_refused_with_the_sum(tiny_moe: Path) -> Non
     config, _ = _settle(tiny_moe, ram_bytes=floor)
     assert config.cache_bytes == smallest
     with pytest.raises(
-        BudgetError, match="dense weights .* state .* experts .* at least"
+        BudgetError, match=r"dense weights .* state .* experts .* at least"
     ) as caught:
         _settle(tiny_moe, ram_bytes=floor - 1)
     assert caught.value.needed_bytes == floor
