@@ -1,4 +1,5 @@
-// Which kernel tables this build has and this CPU can run. Compiled for the baseline; features are read once.
+// Which kernel tables this build has and this CPU can run. Compiled for the baseline; features are
+// read once.
 #pragma once
 
 #include <string>
@@ -8,8 +9,9 @@
 
 namespace sparseflow {
 
-// The named table, or the best one for "auto". Throws ConfigError for a name that this build does not know (the message
-// lists the known ones) and UnsupportedError where this CPU lacks an instruction set that the table needs.
+// The named table, or the best one for "auto". Throws ConfigError for a name that this build does
+// not know (the message lists the known ones) and UnsupportedError where this CPU lacks an
+// instruction set that the table needs.
 const KernelTable& select_kernels(const std::string& name);
 
 std::vector<std::string> known_isas();     // best first: every table of this build

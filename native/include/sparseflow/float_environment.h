@@ -1,4 +1,5 @@
-// The floating-point mode of the numeric contract: round to nearest, exceptions masked, subnormals kept.
+// The floating-point mode of the numeric contract: round to nearest, exceptions masked, subnormals
+// kept.
 #pragma once
 
 #include <cstdint>

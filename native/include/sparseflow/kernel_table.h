@@ -1,8 +1,9 @@
 // The contract between portable code and the kernels of one instruction set.
 //
-// Every function here runs on the calling thread over the slice that it is given; threads live in ops/ and moe/. Every table
-// gives the same bits: which float operations happen, and in which order, is fixed by this header (docs/numerics.md).
-// Plain structs and pointers only: files compiled with instruction-set flags include nothing else.
+// Every function here runs on the calling thread over the slice that it is given; threads live in
+// ops/ and moe/. Every table gives the same bits: which float operations happen, and in which
+// order, is fixed by this header (docs/numerics.md). Plain structs and pointers only: files
+// compiled with instruction-set flags include nothing else.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +16,21 @@ enum class WeightFormat : int32_t { kBf16 = 1, kInt8 = 2, kInt4G64 = 3, kFloat32
 
 enum class KvFormat : int32_t { kFloat32 = 0, kFloat16 = 1 };
 
-constexpr int64_t kLanes = 16;        // rows interleaved in integer formats; partial sums of float dot products
-constexpr int64_t kGroup = 64;        // inputs that share an activation scale
-constexpr int64_t kKeyBlock = 64;     // keys scored together, at absolute positions
-constexpr int64_t kKeySegment = 1024; // keys with their own maximum, sum and output, at absolute positions
+constexpr int64_t kLanes =
+    16;  // rows interleaved in integer formats; partial sums of float dot products
+constexpr int64_t kGroup = 64;     // inputs that share an activation scale
+constexpr int64_t kKeyBlock = 64;  // keys scored together, at absolute positions
+constexpr int64_t kKeySegment =
+    1024;  // keys with their own maximum, sum and output, at absolute positions
+
+constexpr int64_t kMaxTaps = 16;  // taps of a causal convolution
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // A weight matrix W [rows, cols] of y = W x. Does not own.
 //   kBf16, kFloat32: codes [rows, cols] row-major; scales null.
-//   kInt8: codes uint8 [rows/16][cols/4][16][4] after padding rows to 16 and cols to 64, code + 128 (padding: 128);
+//   kInt8: codes uint8 [rows/16][cols/4][16][4] after padding rows to 16 and cols to 64, code + 128
+//   (padding: 128);
 //          scales float32 [rows padded to 16] (padding: 0).
 struct MatrixView {
   WeightFormat format;
@@ -34,8 +40,9 @@ struct MatrixView {
   const void* scales;
 };
 
-// Inputs of a matmul: num_tokens rows of x (float32, row stride in elements) and, for integer formats, the same quantized:
-// codes int8 [num_tokens][cols padded to 64] (padding 0), scales float32 and sums int32 [num_tokens][cols padded / 64].
+// Inputs of a matmul: num_tokens rows of x (float32, row stride in elements) and, for integer
+// formats, the same quantized: codes int8 [num_tokens][cols padded to 64] (padding 0), scales
+// float32 and sums int32 [num_tokens][cols padded / 64].
 struct Activations {
   const float* x;
   int64_t x_stride;
@@ -44,72 +51,111 @@ struct Activations {
   const int32_t* sums;
 };
 
-// One query head of one token against the keys 0..num_keys-1 of its key/value head.
+// Query heads of one token that share a key/value head, against the keys of one absolute segment.
+// Scores in blocks of kKeyBlock keys: the block's maximum joins the running one, sum and out are
+// rescaled by exp(old maximum - new), then p = exp(score - maximum) is added: to sum as 16 partial
+// sums by key mod 16 and the fixed tree, to out by one fma per channel and key in increasing key.
+// Nothing is divided yet.
 struct AttentionArgs {
-  const float* query;   // [head_dim]
-  const void* keys;     // [>= num_keys, head_dim] of kv_format
-  const void* values;   // [>= num_keys, head_dim] of kv_format
+  const float* queries;  // num_queries rows of [head_dim]
+  int64_t query_stride;  // elements
+  int64_t num_queries;
+  const void* keys;    // [>= key_end, head_dim] of kv_format, key 0 first
+  const void* values;  // [>= key_end, head_dim] of kv_format
   KvFormat kv_format;
-  int64_t num_keys;
-  int64_t head_dim;     // multiple of 16, at most 512
-  float scale;          // applied to q.k
-  float* out;           // [head_dim]
+  int64_t key_begin;   // multiple of kKeySegment
+  int64_t key_end;     // key_begin < key_end <= key_begin + kKeySegment
+  int64_t head_dim;    // multiple of 16, at most 512
+  float scale;         // applied to q.k
+  float* out;          // num_queries rows of [head_dim]
+  int64_t out_stride;  // elements
+  float* maxima;       // [num_queries]
+  float* sums;         // [num_queries]
+};
+
+// What attention_segment leaves for one query.
+struct AttentionPart {
+  float* out;
+  float maximum;
+  float sum;
 };
 
 // One value head of the gated delta rule over consecutive tokens; state is updated in place.
 struct DeltaArgs {
-  const float* query;   // [num_tokens] rows of [key_dim], stride in elements
+  const float* query;  // [num_tokens] rows of [key_dim], stride in elements
   const float* key;
-  const float* value;   // rows of [value_dim]
+  const float* value;  // rows of [value_dim]
   int64_t qkv_stride;
-  const float* decay;   // [num_tokens] exp(g), stride below
-  const float* beta;    // [num_tokens]
+  const float* decay;  // [num_tokens] exp(g), stride below
+  const float* beta;   // [num_tokens]
   int64_t gate_stride;
   int64_t num_tokens;
   int64_t key_dim;
   int64_t value_dim;
-  float* state;         // [key_dim, value_dim]
-  float* out;           // rows of [value_dim]
+  float* state;  // [key_dim, value_dim]
+  float* out;    // rows of [value_dim]
   int64_t out_stride;
+};
+
+// What a table's code needs of the CPU and of the operating system's saved registers.
+enum CpuFeature : uint32_t {
+  kCpuAvx2 = 1,    // AVX2, FMA and F16C
+  kCpuAvx512 = 2,  // F, BW, DQ and VL
+  kCpuAvx512Vnni = 4,
 };
 
 struct KernelTable {
   const char* name;
+  uint32_t cpu_features;
 
   // x [cols] -> codes [cols padded to 64], scales and sums [cols padded / 64].
-  void (*quantize)(const float* x, int64_t cols, int8_t* codes, float* scales, int32_t* sums) noexcept;
+  void (*quantize)(const float* x, int64_t cols, int8_t* codes, float* scales,
+                   int32_t* sums) noexcept;
 
-  // out[t * out_stride + r] = sum_k W[r, k] x[t, k] for the rows of 16-row blocks [block_begin, block_end) and tokens
-  // [0, num_tokens). Rows beyond w.rows are not written. Integer formats read codes/scales/sums, float formats read x.
+  // out[t * out_stride + r] = sum_k W[r, k] x[t, k] for the rows of 16-row blocks [block_begin,
+  // block_end) and tokens [0, num_tokens). Rows beyond w.rows are not written. Integer formats read
+  // codes/scales/sums, float formats read x.
   void (*matmul)(const MatrixView& w, int64_t block_begin, int64_t block_end, const Activations& x,
                  int64_t num_tokens, float* out, int64_t out_stride) noexcept;
 
   // out = x * (1 / sqrt(mean(x^2) + eps)) * weight, all [n].
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out) noexcept;
 
-  void (*l2_norm)(const float* x, int64_t n, float eps, float* out) noexcept;  // x / sqrt(sum(x^2) + eps)
+  void (*l2_norm)(const float* x, int64_t n, float eps,
+                  float* out) noexcept;  // x / sqrt(sum(x^2) + eps)
   void (*exp)(const float* x, int64_t n, float* out) noexcept;
   void (*sigmoid)(const float* x, int64_t n, float* out) noexcept;
   void (*softplus)(const float* x, int64_t n, float* out) noexcept;
   void (*silu)(const float* x, int64_t n, float* out) noexcept;
   void (*multiply)(const float* a, const float* b, int64_t n, float* out) noexcept;
   void (*add)(const float* a, const float* b, int64_t n, float* out) noexcept;
-  void (*multiply_add)(float scale, const float* x, int64_t n, float* acc) noexcept;  // acc = fma(scale, x, acc)
+  void (*multiply_add)(float scale, const float* x, int64_t n,
+                       float* acc) noexcept;  // acc = fma(scale, x, acc)
   void (*silu_multiply)(const float* gate, const float* up, int64_t n, float* out) noexcept;
-  void (*to_half)(const float* x, int64_t n, uint16_t* out) noexcept;      // round to nearest even
+  void (*to_half)(const float* x, int64_t n, uint16_t* out) noexcept;  // round to nearest even
   void (*bf16_to_float)(const uint16_t* x, int64_t n, float* out) noexcept;
 
-  // Rotates x [head_dim] in place: pairs (i, i + n/2) of the first n = rotary_dim channels, cosines and sines [n/2].
+  // Rotates x [head_dim] in place: pairs (i, i + n/2) of the first n = rotary_dim channels, cosines
+  // and sines [n/2].
   void (*rotate)(float* x, const float* cosines, const float* sines, int64_t rotary_dim) noexcept;
 
-  void (*attention)(const AttentionArgs& args) noexcept;
+  void (*attention_segment)(const AttentionArgs& args) noexcept;
+  // into and from become one part, rescaled to the larger maximum; segments are merged in
+  // increasing order.
+  void (*attention_merge)(AttentionPart& into, const AttentionPart& from,
+                          int64_t head_dim) noexcept;
+  void (*attention_finish)(const AttentionPart& part, int64_t head_dim,
+                           float* out) noexcept;  // out = part.out / sum
+
   void (*gated_delta)(const DeltaArgs& args) noexcept;
 
   // Causal depthwise convolution and silu over channels [channel_begin, channel_end).
-  // x [num_tokens] rows of stride elements; weight [channels, kernel]; tail [channels, kernel - 1] holds the inputs before the
-  // first token, oldest first, and is replaced by the last ones.
-  void (*conv_silu)(const float* x, int64_t num_tokens, int64_t stride, const float* weight, int64_t kernel,
-                    int64_t channel_begin, int64_t channel_end, float* tail, float* out) noexcept;
+  // x [num_tokens] rows of stride elements; weight [channels, kernel]; tail [channels, kernel - 1]
+  // holds the inputs before the first token, oldest first, and is replaced by the last ones. out
+  // has the stride of x. kernel is at most kMaxTaps.
+  void (*conv_silu)(const float* x, int64_t num_tokens, int64_t stride, const float* weight,
+                    int64_t kernel, int64_t channel_begin, int64_t channel_end, float* tail,
+                    float* out) noexcept;
 };
 
 // The tables that this build has, best first, whether or not this CPU can run them.

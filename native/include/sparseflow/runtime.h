@@ -1,4 +1,5 @@
-// What a native computation needs: the kernels of one instruction set, a thread pool and scratch memory.
+// What a native computation needs: the kernels of one instruction set, a thread pool and scratch
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,8 @@ class Scratch {
   std::unique_ptr<State> state_;
 };
 
-// One per engine. Calls from several threads are safe and run one after another: each holds a NativeCall.
+// One per engine. Calls from several threads are safe and run one after another: each holds a
+// NativeCall.
 class Runtime {
  public:
   // Throws what select_kernels throws, and ConfigError for fewer than 1 or more than 1024 threads.
@@ -50,8 +52,8 @@ class Runtime {
   std::mutex mutex_;
 };
 
-// Held by every entry from Python for the whole call, with the interpreter lock already released: one call at a time per
-// runtime, the contract's float mode, scratch emptied.
+// Held by every entry from Python for the whole call, with the interpreter lock already released:
+// one call at a time per runtime, the contract's float mode, scratch emptied.
 class NativeCall {
  public:
   explicit NativeCall(Runtime& runtime) : lock_(runtime.mutex_) { runtime.scratch_.reset(); }

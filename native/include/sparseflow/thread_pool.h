@@ -17,11 +17,12 @@ class ThreadPool {
 
   int num_threads() const noexcept;
 
-  // Calls body(item, thread) once for every item in [0, num_items), claimed dynamically in increasing order, and returns
-  // when all are done; what the items wrote is visible to the caller. thread is in [0, num_threads) and is not used twice
-  // at a time; the caller is thread 0. body must not throw and must not start a loop. One loop at a time.
-  // Threads run with round-to-nearest and without flush-to-zero; so does the caller inside the loop.
-  // A waiting thread spins for at most 20 microseconds, then sleeps. A thread that sleeps through a loop does not delay it.
+  // Calls body(item, thread) once for every item in [0, num_items), claimed dynamically in
+  // increasing order, and returns when all are done; what the items wrote is visible to the caller.
+  // thread is in [0, num_threads) and is not used twice at a time; the caller is thread 0. body
+  // must not throw and must not start a loop. One loop at a time. Threads run with round-to-nearest
+  // and without flush-to-zero; so does the caller inside the loop. A waiting thread spins for at
+  // most 20 microseconds, then sleeps. A thread that sleeps through a loop does not delay it.
   template <typename Body>
   void parallel_for(int64_t num_items, Body&& body) {
     using Plain = std::remove_reference_t<Body>;

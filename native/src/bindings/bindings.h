@@ -1,0 +1,50 @@
+// What the binding files share: array types, the Python face of a matrix and of a runtime. Only
+// bindings/ includes nanobind.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "sparseflow/kernel_table.h"
+#include "sparseflow/runtime.h"
+
+namespace sparseflow {
+
+namespace nb = nanobind;
+
+template <typename T, typename... Extra>
+using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu, Extra...>;
+
+// Rows of float32, [num_tokens, n].
+using Rows = Array<float, nb::ndim<2>>;
+using ConstRows = Array<const float, nb::ndim<2>>;
+
+// "bf16-v1", "int8-v1", "float32"; throws ConfigError that names the known ones, UnsupportedError
+// for "int4-g64-v1".
+WeightFormat parse_format(const std::string& name);
+const char* format_name(WeightFormat format);
+
+// A weight matrix that keeps its arrays alive.
+struct Matrix {
+  MatrixView view;
+  Array<const uint8_t, nb::ndim<1>> codes;
+  std::optional<Array<const float, nb::ndim<1>>> scales;
+
+  int64_t nbytes() const noexcept;
+};
+
+// Throws ConfigError "name: expected shape ..., got ..." unless the dimensions agree.
+void expect_shape(const char* name, const nb::ndarray<>& array,
+                  std::initializer_list<int64_t> shape);
+
+int64_t dim(const nb::ndarray<>& array, size_t axis);
+
+void register_errors();             // errors.cc
+void bind_ops(nb::module_& m);      // ops.cc
+void bind_storage(nb::module_& m);  // storage.cc: files, expert stores, moe_forward
+
+}  // namespace sparseflow

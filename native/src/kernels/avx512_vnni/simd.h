@@ -1,0 +1,133 @@
+// Sixteen float or int32 lanes in one AVX-512 register. Needs AVX-512 F, BW, DQ, VL and VNNI (and
+// AVX2, FMA, F16C).
+//
+// native/tests compiles this file against SIMDe too, so that the table is checked on machines
+// without AVX-512.
+#pragma once
+
+#if defined(SPARSEFLOW_EMULATE_AVX512)
+#include "emulated_avx512.h"
+#else
+#include <immintrin.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#define SPARSEFLOW_INLINE inline __attribute__((always_inline))
+
+namespace sparseflow {
+namespace {
+
+constexpr int kRowTile = 4;
+constexpr int kTokenTile = 4;
+
+struct F32 {
+  __m512 v;
+};
+struct I32 {
+  __m512i v;
+};
+struct Mask {
+  __mmask16 m;
+};
+
+SPARSEFLOW_INLINE Mask first_lanes(int64_t n) {  // 0 <= n <= 16
+  return {static_cast<__mmask16>((1U << n) - 1U)};
+}
+
+SPARSEFLOW_INLINE F32 set(float x) { return {_mm512_set1_ps(x)}; }
+SPARSEFLOW_INLINE F32 zero() { return {_mm512_setzero_ps()}; }
+SPARSEFLOW_INLINE F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+SPARSEFLOW_INLINE void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
+SPARSEFLOW_INLINE F32 load_first(const float* p, int64_t n) {
+  return {_mm512_maskz_loadu_ps(first_lanes(n).m, p)};
+}
+SPARSEFLOW_INLINE void store_first(float* p, F32 a, int64_t n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n).m, a.v);
+}
+
+SPARSEFLOW_INLINE F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+SPARSEFLOW_INLINE F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+SPARSEFLOW_INLINE F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+SPARSEFLOW_INLINE F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+SPARSEFLOW_INLINE F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
+SPARSEFLOW_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// vmaxps and vminps return the second operand unless the comparison holds.
+SPARSEFLOW_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+SPARSEFLOW_INLINE F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
+
+SPARSEFLOW_INLINE I32 bits(F32 a) { return {_mm512_castps_si512(a.v)}; }
+SPARSEFLOW_INLINE F32 from_bits(I32 a) { return {_mm512_castsi512_ps(a.v)}; }
+SPARSEFLOW_INLINE I32 set_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
+SPARSEFLOW_INLINE I32 add(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+SPARSEFLOW_INLINE I32 sub(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+SPARSEFLOW_INLINE I32 bit_and(I32 a, I32 b) { return {_mm512_and_si512(a.v, b.v)}; }
+SPARSEFLOW_INLINE I32 max(I32 a, I32 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+template <int kBits>
+SPARSEFLOW_INLINE I32 shift_left(I32 a) {
+  return {_mm512_slli_epi32(a.v, kBits)};
+}
+template <int kBits>
+SPARSEFLOW_INLINE I32 shift_right(I32 a) {  // arithmetic
+  return {_mm512_srai_epi32(a.v, kBits)};
+}
+SPARSEFLOW_INLINE F32 to_float(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+
+SPARSEFLOW_INLINE Mask greater(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ)}; }
+SPARSEFLOW_INLINE F32 select(Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m.m, b.v, a.v)}; }
+
+SPARSEFLOW_INLINE __m256 upper_half(F32 a) {
+  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1));
+}
+SPARSEFLOW_INLINE float sum(F32 a) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), upper_half(a));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+SPARSEFLOW_INLINE float maximum(F32 a) {
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), upper_half(a));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+SPARSEFLOW_INLINE __m256i load_sixteen(const uint16_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+SPARSEFLOW_INLINE F32 load_bf16(const uint16_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_sixteen(p)), 16))};
+}
+SPARSEFLOW_INLINE F32 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(load_sixteen(p))}; }
+SPARSEFLOW_INLINE void store_half(uint16_t* p, F32 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+// Lowest byte of each lane.
+SPARSEFLOW_INLINE void store_bytes(int8_t* p, I32 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+
+// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t][k].
+// vpdpbusd multiplies unsigned codes by signed inputs exactly; the offset is 128 times the sum of
+// the inputs.
+template <int kTokens>
+SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* const* x, const int32_t* x_sums,
+                                  I32* out) {
+  for (int t = 0; t < kTokens; ++t) {
+    out[t] = set_int(-128 * x_sums[t]);
+  }
+  for (int k = 0; k < 16; ++k) {
+    const __m512i codes = _mm512_loadu_si512(w + 64 * k);
+    for (int t = 0; t < kTokens; ++t) {
+      int32_t four;
+      __builtin_memcpy(&four, x[t] + 4 * k, 4);
+      out[t].v = _mm512_dpbusd_epi32(out[t].v, codes, _mm512_set1_epi32(four));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparseflow
