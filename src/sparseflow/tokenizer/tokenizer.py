@@ -56,11 +56,15 @@ class Tokenizer:
         return cls(backend, read_tokenizer_settings(directory))
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Token ids of `text`; special tokens written out in the text become their ids."""
+        """Token ids of `text`; special tokens written out in the text become their ids.
+
+        Raises ConfigError for a lone surrogate.
+        """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            text.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(f"the text is not valid Unicode: {_one_line(error)}") from error
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
