@@ -1,0 +1,29 @@
+"""Containers that many tests share: the golden model in each recipe, prepared once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparseflow.prepare.prepare import prepare
+
+GOLDEN = Path(__file__).parent / "golden" / "tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint() -> Path:
+    """The golden model's checkpoint: 3 delta layers and 1 attention layer, 12 experts, odd sizes."""
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def tiny_bf16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden model as a bf16 container."""
+    return prepare(GOLDEN, tmp_path_factory.mktemp("containers") / "tiny-bf16", recipe="bf16")
+
+
+@pytest.fixture(scope="session")
+def tiny_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden model as an int8 container."""
+    return prepare(GOLDEN, tmp_path_factory.mktemp("containers") / "tiny-int8", recipe="int8")
