@@ -1,0 +1,213 @@
+"""Runs the command behind each claim of docs/acceptance.md and prints what it measured beside the threshold.
+
+    python tools/acceptance.py            # all but the slow ones
+    python tools/acceptance.py ladder qemu
+
+Exit code 1 if a claim does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+SPARSEFLOW = [sys.executable, "-m", "sparseflow.cli.main"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check found. `measured` and `threshold` are for people."""
+
+    measured: str
+    threshold: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A finished command."""
+
+    code: int
+    output: str
+    seconds: float
+
+
+def run(command: list[str], directory: Path = ROOT) -> Done:
+    """Runs a command and shows its last lines, so that the log says what was measured."""
+    print("$", " ".join(command).replace(sys.executable, "python"), flush=True)
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    print("\n".join(done.stdout.splitlines()[-6:]), flush=True)
+    return Done(done.returncode, done.stdout, time.monotonic() - start)
+
+
+def pytest_passes(*arguments: str, limit_seconds: float | None = None) -> Result:
+    """The tests pass, within a time where one is promised."""
+    done = run([*PYTEST, *arguments])
+    last = done.output.strip().splitlines()[-1].strip("= ")
+    is_quick = limit_seconds is None or done.seconds <= limit_seconds
+    threshold = "all pass" if limit_seconds is None else f"all pass in {limit_seconds:.0f} s"
+    return Result(last, threshold, done.code == 0 and is_quick)
+
+
+def json_of(*arguments: str, prefix: tuple[str, ...] = ()) -> tuple[int, dict[str, Any]]:
+    """Exit code and report of a command that knows --json."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.json"
+        done = run([*prefix, *SPARSEFLOW, *arguments, f"--json={report}"])
+        document = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+        return done.code, document
+
+
+def check_install() -> Result:
+    with tempfile.TemporaryDirectory() as directory:
+        start = time.monotonic()
+        run([sys.executable, "-m", "venv", f"{directory}/venv"])
+        installed = run([f"{directory}/venv/bin/pip", "install", "-q", "."])
+        home = {**os.environ, "SPARSEFLOW_HOME": directory}
+        text = subprocess.run(
+            [f"{directory}/venv/bin/sparseflow", "run", "demo", "Once upon a time"],
+            env=home, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        print(text.stdout)
+        seconds = time.monotonic() - start
+    words = len(re.findall(r"[a-z]{2,}", text.stdout))
+    holds = installed.code == 0 and text.returncode == 0 and words >= 50
+    return Result(f"{words} words after {seconds:.0f} s", "readable text", holds)
+
+
+def check_pytest() -> Result:
+    return pytest_passes(limit_seconds=300)
+
+
+def check_golden() -> Result:
+    return pytest_passes("tests/golden", "-rP")
+
+
+def check_reference() -> Result:
+    return pytest_passes("-m", "reference")
+
+
+def check_perplexity() -> Result:
+    _, report = json_of("eval", "perplexity", "demo:bf16", "demo:int8")
+    first, second = report["results"]
+    measured = f"{first['perplexity']:.4f}, {second['perplexity']:.4f}: ratio {second['ratio']:.5f}"
+    return Result(measured, "ratio within 1 %", abs(second["ratio"] - 1) <= 0.01)
+
+
+def check_ladder() -> Result:
+    code, report = json_of("verify", "demo", "--ladder", "--quiet")
+    return Result(report.get("verdict", "no report"), "one hash, exit code 0", code == 0)
+
+
+def check_wrong_kernel() -> Result:
+    command = ["tests/identity/wrong_kernel.py", "verify", "demo", "--ladder", "--quick", "--quiet"]
+    done = run([sys.executable, *command])
+    line = done.output.strip().splitlines()[-1]
+    return Result(
+        f"exit {done.code}, {line}", "exit 1, names the step", done.code == 1 and "step" in line
+    )
+
+
+def check_qemu() -> Result:
+    arguments = ("verify", "demo", "--ladder", "--quick", "--quiet")
+    hashes: dict[str, set[str]] = {}
+    for cpu in ("", "Nehalem", "Haswell"):
+        prefix = ("qemu-x86_64", "-cpu", cpu) if cpu else ()
+        code, report = json_of(*arguments, prefix=prefix)
+        rows = report.get("rows", [])
+        hashes[cpu or "here"] = (
+            {r["sha256"] for r in rows if r["sha256"]} if code == 0 else {f"exit {code}"}
+        )
+    measured = ", ".join(
+        f"{cpu} {' '.join(h[:12] for h in found)}" for cpu, found in hashes.items()
+    )
+    distinct = set().union(*hashes.values())
+    return Result(measured, "no SIGILL, the same hash", len(distinct) == 1)
+
+
+def check_inspect() -> Result:
+    with tempfile.TemporaryDirectory() as directory:
+        run(
+            [
+                sys.executable,
+                "tools/make_synthetic_checkpoint.py",
+                "--names",
+                "qwen3.6",
+                "--tiny",
+                f"{directory}/d",
+            ]
+        )
+        done = run([*SPARSEFLOW, "inspect", f"{directory}/d"])
+        prepared = run([*SPARSEFLOW, "prepare", f"{directory}/d", "--output", f"{directory}/c"])
+    (line,) = re.findall(r"^.*classified.*$", done.output, flags=re.MULTILINE)
+    names = re.findall(r"not carried: (\d+ \w+)", prepared.output)
+    holds = line == "1045 tensors classified, 0 unknown" and len(names) >= 2
+    return Result(
+        f"{line}; not carried: {', '.join(names)}", "1045 classified, 0 unknown; both named", holds
+    )
+
+
+def check_expert_slices() -> Result:
+    return pytest_passes("tests/unit/checkpoint", "tests/unit/cli")
+
+
+def check_kill() -> Result:
+    return pytest_passes("-m", "slow", "tests", "-k", "kill", "-rP")
+
+
+def check_malformed() -> Result:
+    return pytest_passes("tests/malformed", "-rP")
+
+
+def check_faults() -> Result:
+    return pytest_passes("tests/identity/test_faults.py")
+
+
+CHECKS: dict[str, Callable[[], Result]] = {
+    name.removeprefix("check_").replace("_", "-"): value
+    for name, value in dict(globals()).items()
+    if name.startswith("check_")
+}
+SLOW = ("install", "reference", "kill")
+
+
+def main(names: list[str]) -> int:
+    chosen = names or [name for name in CHECKS if name not in SLOW]
+    unknown = [name for name in chosen if name not in CHECKS]
+    if unknown:
+        print(f"unknown: {unknown[0]}; known: {', '.join(CHECKS)}")
+        return 2
+    if "qemu" in chosen and shutil.which("qemu-x86_64") is None:
+        print("qemu-x86_64 is missing; install Debian's qemu-user")
+        return 2
+    results = {name: CHECKS[name]() for name in chosen}
+    print("\n| claim | measured | threshold | holds |\n|---|---|---|---|")
+    for name, result in results.items():
+        verdict = "yes" if result.holds else "NO"
+        print(f"| {name} | {result.measured} | {result.threshold} | {verdict} |")
+    return 0 if all(result.holds for result in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
