@@ -2,8 +2,8 @@
 
     python tools/check_stub.py
 
-The stub carries NumPy types and prose that nanobind's generator does not write, so it is not generated; this check keeps
-it fresh. Exit code 1 names what differs.
+The stub carries NumPy types and prose that nanobind's generator does not write, so it is not generated; this check
+keeps it fresh. Exit code 1 names what differs.
 """
 
 from __future__ import annotations
