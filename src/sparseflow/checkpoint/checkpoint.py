@@ -59,7 +59,7 @@ class Checkpoint:
         self._descriptors: dict[Path, int] = {}
         for header in headers:
             for entry in header.tensors.values():
-                identity = find_identity(entry.name, self.family, config["layer_types"])
+                identity = find_identity(entry.name, self.family, config)
                 self._add(
                     CheckpointTensor(
                         entry.name,

@@ -89,7 +89,7 @@ def get_family(model_type: str) -> Family:
     return family
 
 
-def find_identity(name: str, family: Family, layer_types: list[str]) -> TensorIdentity | None:
+def find_identity(name: str, family: Family, config: dict[str, Any]) -> TensorIdentity | None:
     """What the tensor called `name` in a checkpoint is, or None if nothing claims it."""
     for prefix, tensor_class in family.not_carried:
         if name.startswith(prefix):
@@ -98,8 +98,11 @@ def find_identity(name: str, family: Family, layer_types: list[str]) -> TensorId
     layer, expert = _number(_LAYER, canonical), _number(_EXPERT, canonical)
     pattern = _LAYER.sub("layers.{layer}.", canonical)
     pattern = _EXPERT.sub(".experts.{expert}.", pattern)
-    row = _rows_by_name(family).get(pattern)
+    row = None if "{" in canonical else _rows_by_name(family).get(pattern)
+    layer_types = config["layer_types"]
     if row is None or (layer is not None and layer >= len(layer_types)):
+        return None
+    if expert is not None and expert >= config["num_experts"]:
         return None
     if layer is not None and row.layers and row.layers != layer_types[layer]:
         return None
