@@ -1,14 +1,14 @@
 // Collects an instruction set's kernels into its table. Included once by each table.cc, after its
 // simd.h.
 
-#include "kernels/generic/attention-inl.h"
-#include "kernels/generic/delta-inl.h"
-#include "kernels/generic/elementwise-inl.h"
+#include "sparseflow/kernel_table.h"
 #include "kernels/generic/math-inl.h"
+#include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/quantize-inl.h"
 #include "kernels/generic/matmul-inl.h"
 #include "kernels/generic/norm-inl.h"
-#include "kernels/generic/quantize-inl.h"
-#include "sparseflow/kernel_table.h"
+#include "kernels/generic/attention-inl.h"
+#include "kernels/generic/delta-inl.h"
 
 namespace sparseflow {
 namespace {

@@ -1,6 +1,6 @@
 // Kernels for any CPU that the compiler's baseline covers.
-#include "kernels/generic/table-inl.h"
 #include "kernels/portable/simd.h"
+#include "kernels/generic/table-inl.h"
 
 namespace sparseflow {
 
