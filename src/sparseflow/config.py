@@ -39,15 +39,21 @@ class EngineConfig:
     """Directory in which the routing history of a container is kept between runs; None: not kept."""
 
     def __post_init__(self) -> None:
-        _require(self.store in ("auto", "resident", "streaming"), f"store: unknown {self.store!r}; known: auto, resident, streaming")
-        _require(self.policy in ("scored", "lru"), f"policy: unknown {self.policy!r}; known: scored, lru")
-        _require(self.isa in ISA_NAMES, f"isa: unknown {self.isa!r}; known: {', '.join(ISA_NAMES)}")
+        _require_known("store", self.store, ("auto", "resident", "streaming"))
+        _require_known("policy", self.policy, ("scored", "lru"))
+        _require_known("isa", self.isa, ISA_NAMES)
         _require(self.ctx >= 1, f"ctx: {self.ctx} tokens; must be at least 1")
-        _require(self.queue_depth in range(1, 65), f"queue_depth: {self.queue_depth}; must be 1 to 64")
+        _require(
+            self.queue_depth in range(1, 65), f"queue_depth: {self.queue_depth}; must be 1 to 64"
+        )
         for name in ("ram_bytes", "cache_bytes", "threads", "prefill_chunk"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name}: {value}; must be at least 1")
-        _require(self.threads is None or self.threads <= 4 * (os.cpu_count() or 1) + 16, f"threads: {self.threads} is far beyond this machine's {os.cpu_count()} cores")
+        cores = os.cpu_count() or 1
+        _require(
+            self.threads is None or self.threads <= 4 * cores + 16,
+            f"threads: {self.threads} is far beyond this machine's {cores} cores",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +79,30 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.max_new_tokens is None or self.max_new_tokens >= 1, f"max_new_tokens: {self.max_new_tokens}; must be at least 1")
-        _require(0.0 <= self.temperature < 1e3, f"temperature: {self.temperature}; must be 0 to 1000")
+        _require(
+            self.max_new_tokens is None or self.max_new_tokens >= 1,
+            f"max_new_tokens: {self.max_new_tokens}; must be at least 1",
+        )
+        _require(
+            0.0 <= self.temperature < 1e3, f"temperature: {self.temperature}; must be 0 to 1000"
+        )
         _require(self.top_k >= 0, f"top_k: {self.top_k}; must be at least 0")
         _require(0.0 < self.top_p <= 1.0, f"top_p: {self.top_p}; must be above 0 and at most 1")
         _require(0.0 <= self.min_p <= 1.0, f"min_p: {self.min_p}; must be 0 to 1")
-        _require(0.0 < self.repetition_penalty < 1e3, f"repetition_penalty: {self.repetition_penalty}; must be above 0")
-        _require(-1e3 < self.presence_penalty < 1e3, f"presence_penalty: {self.presence_penalty}; out of range")
+        _require(
+            0.0 < self.repetition_penalty < 1e3,
+            f"repetition_penalty: {self.repetition_penalty}; must be above 0",
+        )
+        _require(
+            -1e3 < self.presence_penalty < 1e3,
+            f"presence_penalty: {self.presence_penalty}; out of range",
+        )
         _require(0 <= self.seed < 2**64, f"seed: {self.seed}; must be 0 to 2^64 - 1")
         _require(all(self.stop), "stop: an empty string would end every text at once")
+
+
+def _require_known(name: str, value: str, known: tuple[str, ...]) -> None:
+    _require(value in known, f"{name}: unknown {value!r}; known: {', '.join(known)}")
 
 
 def _require(condition: bool, message: str) -> None:
