@@ -1,0 +1,1 @@
+"""Facts about this machine, without judgement: CPU, memory and its limits. What they mean is planning's business."""
