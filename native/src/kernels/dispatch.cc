@@ -75,27 +75,6 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-// The best table with an RMS norm that is off by one unit in its last output. It exists so that
-// tests of the numeric contract can show that they notice a wrong kernel; it is not listed and
-// never chosen by "auto".
-constexpr const char* kWrongName = "wrong-for-tests";
-
-void wrong_rms_norm(const float* x, const float* weight, int64_t n, float eps,
-                    float* out) noexcept {
-  select_kernels("auto").rms_norm(x, weight, n, eps, out);
-  out[n - 1] *= 1.0F + 0x1p-23F;
-}
-
-const KernelTable& wrong_kernels() {
-  static const KernelTable table = [] {
-    KernelTable wrong = select_kernels("auto");
-    wrong.name = kWrongName;
-    wrong.rms_norm = wrong_rms_norm;
-    return wrong;
-  }();
-  return table;
-}
-
 }  // namespace
 
 const KernelTable* const* all_kernels(int* count) noexcept {
@@ -104,9 +83,6 @@ const KernelTable* const* all_kernels(int* count) noexcept {
 }
 
 const KernelTable& select_kernels(const std::string& name) {
-  if (name == kWrongName) {
-    return wrong_kernels();
-  }
   for (const KernelTable* table : kTables) {
     if (name == "auto" ? can_run(*table) : name == table->name) {
       if (!can_run(*table)) {
