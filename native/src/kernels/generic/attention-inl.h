@@ -1,5 +1,6 @@
 // Softmax attention of a few query heads over one segment of keys, with a running maximum
 // (kernel_table.h, AttentionArgs).
+#pragma once
 
 namespace sparseflow {
 namespace {

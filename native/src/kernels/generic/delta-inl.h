@@ -1,5 +1,6 @@
 // The gated delta rule of one value head, and the short convolution before it. A lane is a value
 // channel or a channel.
+#pragma once
 
 namespace sparseflow {
 namespace {

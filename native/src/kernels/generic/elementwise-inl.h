@@ -1,4 +1,5 @@
 // Functions of one element at a time. out may be an input.
+#pragma once
 
 namespace sparseflow {
 namespace {

@@ -1,5 +1,6 @@
-// Elementary functions over sixteen lanes (docs/numerics.md). Included after an instruction set's
+// Elementary functions over sixteen lanes (docs/numerics.md).
 // simd.h.
+#pragma once
 
 namespace sparseflow {
 namespace {

@@ -1,5 +1,6 @@
 // Matrix products: float formats by 16 partial sums along the inputs, integer formats by 16 rows in
 // the lanes.
+#pragma once
 
 namespace sparseflow {
 namespace {

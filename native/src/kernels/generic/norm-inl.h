@@ -1,4 +1,5 @@
 // Root mean square and Euclidean norms of one row.
+#pragma once
 
 namespace sparseflow {
 namespace {

@@ -1,4 +1,5 @@
 // Activations to signed 8-bit codes, one scale for each 64 inputs.
+#pragma once
 
 namespace sparseflow {
 namespace {

@@ -1,6 +1,8 @@
 // Collects an instruction set's kernels into its table. Included once by each table.cc, after its
 // simd.h.
+#pragma once
 
+// clang-format off: each builds on the ones before
 #include "sparseflow/kernel_table.h"
 #include "kernels/generic/math-inl.h"
 #include "kernels/generic/elementwise-inl.h"
@@ -9,6 +11,7 @@
 #include "kernels/generic/norm-inl.h"
 #include "kernels/generic/attention-inl.h"
 #include "kernels/generic/delta-inl.h"
+// clang-format on
 
 namespace sparseflow {
 namespace {
