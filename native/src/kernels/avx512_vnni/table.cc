@@ -1,8 +1,6 @@
 // Kernels for x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
-// clang-format off: the algorithms are text over the vectors that simd.h defines
 #include "kernels/avx512_vnni/simd.h"
 #include "kernels/generic/table-inl.h"
-// clang-format on
 
 namespace sparseflow {
 

@@ -2,7 +2,6 @@
 // simd.h.
 #pragma once
 
-// clang-format off: each builds on the ones before
 #include "sparseflow/kernel_table.h"
 #include "kernels/generic/math-inl.h"
 #include "kernels/generic/elementwise-inl.h"
@@ -11,7 +10,6 @@
 #include "kernels/generic/norm-inl.h"
 #include "kernels/generic/attention-inl.h"
 #include "kernels/generic/delta-inl.h"
-// clang-format on
 
 namespace sparseflow {
 namespace {
