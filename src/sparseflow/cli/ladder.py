@@ -25,11 +25,14 @@ def verify_ladder(
     from sparseflow.evaluation import ladder
     from sparseflow.evaluation.row_process import RowProcess
     from sparseflow.planning.budget import arena_sizes
+    from sparseflow.tokenizer.tokenizer import Tokenizer
 
     partial, full = arena_sizes(container)
     choose = ladder.quick_rows if is_quick else ladder.all_rows
     rows = choose(partial, full)
-    run_row = RowProcess(container, ladder.PROMPT, ladder.NEW_TOKENS)
+    tokenizer = Tokenizer.open(container)
+    prompt = ladder.choose_prompt(lambda text: len(tokenizer.encode(text)))
+    run_row = RowProcess(container, prompt, ladder.NEW_TOKENS)
     with progress_bars(quiet=quiet) as progress:
         outcomes = ladder.climb(rows, run_row, progress)
     verdict = ladder.judge(outcomes)

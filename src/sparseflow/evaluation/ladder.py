@@ -25,10 +25,10 @@ nothing particular to interest me on shore, I thought I would sail about a littl
 It is a way I have of driving off the spleen and regulating the circulation. Whenever I find myself growing grim about
 the mouth; whenever it is a damp, drizzly November in my soul; then, I account it high time to get to sea as soon as I
 can."""
-"""87 words, so at least 64 tokens in any vocabulary."""
-
+PROMPT_TOKENS = 128
+"""At most; never less than 64 in any vocabulary, since a word is at least a token."""
 NEW_TOKENS = 64
-WHOLE_CHUNK = 512
+WHOLE_CHUNK = 256
 """A prefill chunk that holds the whole prompt."""
 
 
@@ -103,6 +103,14 @@ class Verdict:
 
     is_identical: bool
     sentence: str
+
+
+def choose_prompt(num_tokens: Callable[[str], int]) -> str:
+    """As many words of PROMPT as make at most PROMPT_TOKENS tokens."""
+    words = PROMPT.split()
+    while len(words) > 1 and num_tokens(" ".join(words)) > PROMPT_TOKENS:
+        words.pop()
+    return " ".join(words)
 
 
 def all_rows(partial: Sequence[int], full: int) -> list[Row]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from sparseflow.config import ISA_NAMES
-from sparseflow.evaluation.ladder import Outcome, Report, Row, all_rows, judge, quick_rows
+from sparseflow.evaluation.ladder import (
+    PROMPT,
+    Outcome,
+    Report,
+    Row,
+    all_rows,
+    choose_prompt,
+    judge,
+    quick_rows,
+)
 
 PARTIAL, FULL = [40, 200, 400], 1000
 
@@ -93,3 +102,9 @@ def test_row_that_was_not_run_is_named_and_fails_nothing() -> None:
 
 def test_no_row_at_all_is_no_proof() -> None:
     assert not judge([]).is_identical
+
+
+def test_prompt_is_cut_to_at_most_128_tokens_and_has_at_least_64() -> None:
+    assert 64 <= len(choose_prompt(lambda text: len(text.split())).split())
+    assert 64 <= len(choose_prompt(len)) <= 128
+    assert choose_prompt(len) == PROMPT[: len(choose_prompt(len))].replace("\n", " ")
