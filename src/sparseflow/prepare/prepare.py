@@ -56,7 +56,7 @@ def prepare(
                 _check_same(plan, workspace)
                 workspace.clean()
                 return output
-            workspace.begin()
+            workspace.begin(plan.file_bytes)
             try:
                 _write_files(plan, workspace, progress)
             except SparseFlowError as error:

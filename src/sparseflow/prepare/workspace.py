@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ class Workspace:
         self.is_complete = (output / MANIFEST_NAME).exists()
         self.is_fresh = not (self.work / JOURNAL_NAME).exists()
 
-    def begin(self) -> None:
-        """Takes up an earlier run of the same source and recipe, or begins.
+    def begin(self, sizes: Mapping[str, int]) -> None:
+        """Takes up an earlier run of the same source and recipe, or begins. `sizes`: the files to be made.
 
         Raises ConfigError if the directory holds anything else.
         """
@@ -62,7 +62,7 @@ class Workspace:
                 self.work.mkdir(exist_ok=True)
             self._write_journal()
         else:
-            self._read_journal()
+            self._read_journal(sizes)
             for path in self.work.iterdir():
                 if path.name != JOURNAL_NAME:
                     path.unlink()
@@ -139,7 +139,7 @@ class Workspace:
             part.rename(self.work / JOURNAL_NAME)
         _sync_directory(self.work)
 
-    def _read_journal(self) -> None:
+    def _read_journal(self, sizes: Mapping[str, int]) -> None:
         path = self.work / JOURNAL_NAME
         journal = read_json_object(path, MAX_MANIFEST_BYTES, ContainerError)
         if journal.get("identity") != self.identity:
@@ -157,6 +157,8 @@ class Workspace:
             raise ContainerError(
                 f"{path}: damaged; remove {self.output} and prepare again"
             ) from None
+        if any(sizes.get(name) != record.nbytes for name, record in records.items()):
+            raise ContainerError(f"{path}: damaged; remove {self.output} and prepare again")
         for name, record in records.items():
             part, target = self.work / name.replace("/", "-"), self.output / name
             if not target.exists() and part.exists() and part.stat().st_size == record.nbytes:
