@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparseflow.cli import models
-from sparseflow.cli.console import progress_bars, write_json
+from sparseflow.cli.console import progress_bars, say, write_json
 from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption
 from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
@@ -76,9 +76,9 @@ def _document(container: Path, report: VerifyReport) -> dict[str, object]:
 
 def _show(container: Path, report: VerifyReport) -> None:
     for finding in report.findings[:MAX_SHOWN]:
-        print(finding)
+        say(finding)
     if len(report.findings) > MAX_SHOWN:
-        print(f"and {len(report.findings) - MAX_SHOWN} more")
+        say(f"and {len(report.findings) - MAX_SHOWN} more")
     checked = (
         f"{report.num_files} files, {report.num_experts} experts, {format_bytes(report.num_bytes)}"
     )

@@ -17,11 +17,12 @@ DIGITS = 60
 def round_to_float32(value: Decimal) -> np.float32:
     """The float32 nearest to `value`. REQUIRES: |value| is at most the largest float32."""
     near = np.float32(float(value))
-    candidates = (
-        np.nextafter(near, np.float32(-np.inf)),
-        near,
-        np.nextafter(near, np.float32(np.inf)),
-    )
+    with np.errstate(over="ignore"):
+        below, above = (
+            np.nextafter(near, np.float32(-np.inf)),
+            np.nextafter(near, np.float32(np.inf)),
+        )
+    candidates = (below, near, above)
     with localcontext(prec=DIGITS * 2):
         return min(
             (c for c in candidates if np.isfinite(c)), key=lambda c: abs(Decimal(float(c)) - value)
