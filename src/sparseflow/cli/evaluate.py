@@ -32,8 +32,8 @@ def perplexity(
         typer.Option(metavar="FILE", help="UTF-8 text. Default: the demo's held-out text."),
     ] = None,
     window: Annotated[
-        int, typer.Option(metavar="TOKENS", help="Predict in windows of this length.")
-    ] = 512,
+        int | None, typer.Option(metavar="TOKENS", help="Length of a window. Default: the context.")
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Use the first N tokens only.")
     ] = None,
@@ -57,14 +57,14 @@ def perplexity(
             config, _ = settle(path, engine)
             with Engine.open(path, config, progress=progress) as opened:
                 ids = opened.tokenizer.encode(words)[:max_tokens]
-                results.append((name, measure(opened, ids, window, progress)))
+                results.append((name, measure(opened, ids, window or opened.config.ctx, progress)))
     first = results[0][1]
     if json is not None:
         rows = [
             {"model": name, **r.to_dict(), "ratio": r.perplexity / first.perplexity}
             for name, r in results
         ]
-        write_json({"window": window, "results": rows}, json)
+        write_json({"results": rows}, json)
         return
     from rich.table import Table
 
@@ -78,9 +78,9 @@ def perplexity(
 
 def _read_text(path: Path | None) -> str:
     if path is None:
-        from sparseflow.demo import heldout_path
+        from sparseflow.demo import checkpoint_path
 
-        path = heldout_path()
+        path = checkpoint_path() / "heldout.txt"
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

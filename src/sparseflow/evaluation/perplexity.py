@@ -25,6 +25,7 @@ class Perplexity:
 
     nats: float
     num_tokens: int
+    window: int
 
     @property
     def nats_per_token(self) -> float:
@@ -37,6 +38,7 @@ class Perplexity:
     def to_dict(self) -> dict[str, float | int]:
         return {
             "num_tokens": self.num_tokens,
+            "window": self.window,
             "nats_per_token": self.nats_per_token,
             "perplexity": self.perplexity,
         }
@@ -63,7 +65,7 @@ def measure(
             num_tokens += len(part) - 1
         if progress is not None:
             progress("perplexity", start + len(part), len(ids))
-    return Perplexity(math.fsum(losses), num_tokens)
+    return Perplexity(math.fsum(losses), num_tokens, window)
 
 
 def _window_nats(engine: Scorer, ids: Sequence[int]) -> float:
