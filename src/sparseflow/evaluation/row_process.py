@@ -75,13 +75,13 @@ def _fork(arguments: Sequence[str], log: Path) -> int:
                 os.dup2(nothing.fileno(), 0)
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
+                sys.stdout = sys.stderr = os.fdopen(1, "w", encoding="utf-8", closefd=False)
                 sys.argv = [MODULE, *arguments]
                 runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0
         finally:
             sys.stdout.flush()
-            sys.stderr.flush()
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
