@@ -2,6 +2,7 @@
 // do not depend on the CPU.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -25,26 +26,26 @@ void widen(const uint16_t* row, int64_t cols, float* out) {
   }
 }
 
+// Magnitudes are compared as integers: same order, one pass also finds what is not finite, and the
+// loop has no branch.
 float row_scale(const float* x, int64_t cols, int64_t row) {
-  if (!is_finite(x, cols)) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < cols; ++i) {
+    largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
+  }
+  if (largest >= 0x7F800000) {
     throw ConfigError("weights: row " + std::to_string(row) +
                       " has a value that is not finite; it cannot be quantized");
   }
-  float amax = 0.0F;
-  for (int64_t i = 0; i < cols; ++i) {
-    const float magnitude = x[i] < 0.0F ? -x[i] : x[i];
-    amax = std::max(amax, magnitude);
-  }
-  return amax / 127.0F;
+  return std::bit_cast<float>(largest) / 127.0F;
 }
 
-// Round half to even by adding 1.5 * 2^23; x / scale is at most about 190 even for a subnormal
-// scale.
+// Rounds half to even by adding 1.5 * 2^23, whose low bits then hold the code; x / scale is at most
+// about 190, even for a subnormal scale.
 void encode_row(const float* x, int64_t padded, float scale, uint8_t* codes) {
   for (int64_t k = 0; k < padded; ++k) {
-    const float rounded = (x[k] / scale + 0x1.8p23F) - 0x1.8p23F;
-    const float clamped = std::min(std::max(rounded, -127.0F), 127.0F);
-    codes[k] = static_cast<uint8_t>(static_cast<int>(clamped) + 128);
+    const int32_t code = std::bit_cast<int32_t>(x[k] / scale + 0x1.8p23F) - 0x4B400000;
+    codes[k] = static_cast<uint8_t>(std::min(std::max(code, -127), 127) + 128);
   }
 }
 

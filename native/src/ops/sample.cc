@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
+#include <numeric>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sparseflow/errors.h"
@@ -53,6 +57,31 @@ int32_t largest(const std::vector<float>& logits) {
   return static_cast<int32_t>(best);
 }
 
+// Ascending with decreasing logits; zeros of both signs are equal.
+uint32_t sort_key(const Candidate& candidate) {
+  const auto bits = std::bit_cast<uint32_t>(candidate.logit + 0.0F);
+  return (bits & 0x80000000U) != 0 ? bits : ~bits & 0x7FFFFFFFU;
+}
+
+// Stable radix sort by decreasing logit: candidates come in by ascending id, so ties stay with the
+// lower id first.
+void sort_by_logit(std::vector<Candidate>& candidates) {
+  constexpr int kBits = 11;
+  constexpr uint32_t kMask = (1U << kBits) - 1;
+  std::vector<Candidate> sorted(candidates.size());
+  for (int shift = 0; shift < 32; shift += kBits) {
+    std::array<uint32_t, kMask + 2> begin{};
+    for (const Candidate& candidate : candidates) {
+      ++begin[((sort_key(candidate) >> shift) & kMask) + 1];
+    }
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    for (const Candidate& candidate : candidates) {
+      sorted[begin[(sort_key(candidate) >> shift) & kMask]++] = candidate;
+    }
+    candidates.swap(sorted);
+  }
+}
+
 // The candidates after temperature and top-k, in decreasing order.
 std::vector<Candidate> ranked(const std::vector<float>& logits, const SampleParams& params) {
   std::vector<Candidate> candidates(logits.size());
@@ -61,11 +90,12 @@ std::vector<Candidate> ranked(const std::vector<float>& logits, const SamplePara
   }
   const auto count = static_cast<int64_t>(candidates.size());
   if (params.top_k > 0 && params.top_k < count) {
-    std::nth_element(candidates.begin(), candidates.begin() + params.top_k, candidates.end(),
-                     comes_first);
+    std::partial_sort(candidates.begin(), candidates.begin() + params.top_k, candidates.end(),
+                      comes_first);
     candidates.resize(static_cast<size_t>(params.top_k));
+  } else {
+    sort_by_logit(candidates);
   }
-  std::sort(candidates.begin(), candidates.end(), comes_first);
   return candidates;
 }
 
