@@ -38,6 +38,8 @@ _ENTRY = re.compile(
     rb"\s*+(" + _STRING + rb")\s*+:\s*+(\{[^{}\"]*+(?:" + _STRING + rb"[^{}\"]*+)*+\})\s*+([,}])",
     re.DOTALL,
 )
+_END = re.compile(rb"\s*+\}")
+_PADDING = re.compile(rb"\s*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ def read_header(path: Path, error: type[SparseFlowError] = CheckpointError) -> H
     """
     try:
         with path.open("rb") as file:
-            raw, file_bytes = _read_raw(file, path, error)
+            length, file_bytes = _read_length(file, path, error)
+            raw = file.read(length)
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except OSError as problem:
@@ -80,12 +83,17 @@ def read_header(path: Path, error: type[SparseFlowError] = CheckpointError) -> H
             offset=0,
             errno=problem.errno,
         ) from None
+    if len(raw) != length:
+        raise error(f"{path}: the file ends inside its header")
     tensors = _parse_entries(raw, path, error)
-    _check_ranges(tensors, len(raw), file_bytes, path, error)
-    return Header(path, file_bytes, hashlib.sha256(raw).hexdigest(), tensors)
+    _check_ranges(tensors, 8 + length, file_bytes, path, error)
+    digest = hashlib.sha256(length.to_bytes(8, "little"))
+    digest.update(raw)
+    return Header(path, file_bytes, digest.hexdigest(), tensors)
 
 
-def _read_raw(file: BinaryIO, path: Path, error: type[SparseFlowError]) -> tuple[bytes, int]:
+def _read_length(file: BinaryIO, path: Path, error: type[SparseFlowError]) -> tuple[int, int]:
+    """Bytes of the JSON, and of the file."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise error(f"{path}: not a regular file")
@@ -93,50 +101,49 @@ def _read_raw(file: BinaryIO, path: Path, error: type[SparseFlowError]) -> tuple
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length > status.st_size - 8:
         raise error(
-            f"{path}: header of {length} bytes in a file of {status.st_size}; the file is cut or"
-            " is not safetensors"
+            f"{path}: header of {length} bytes in a file of {status.st_size}; the file is cut or is not safetensors"
         )
     if length > MAX_HEADER_BYTES:
         raise error(f"{path}: header of {length} bytes; at most {MAX_HEADER_BYTES} are read")
-    raw = file.read(length)
-    if len(raw) != length:
-        raise error(f"{path}: the file ends inside its header")
-    return prefix + raw, status.st_size
+    return length, status.st_size
 
 
 def _parse_entries(raw: bytes, path: Path, error: type[SparseFlowError]) -> dict[str, TensorEntry]:
-    """Entry by entry, so that what is parsed at a time is small whatever the header holds."""
+    """Entry by entry and in place, so that memory stays near the header's own size whatever it holds."""
     tensors: dict[str, TensorEntry] = {}
-    names: set[str] = set()
-    text = raw[8:].rstrip(b" \t\r\n")
-    if not text.startswith(b"{"):
+    has_metadata = False
+    if not raw.startswith(b"{"):
         raise error(f"{path}: the header is not a JSON object")
-    if text[1:].strip() == b"}":
-        return tensors
     position, separator = 1, b","
+    empty = _END.match(raw, 1)
+    if empty is not None:
+        position, separator = empty.end(), b"}"
     while separator == b",":
-        match = _ENTRY.match(text, position)
+        match = _ENTRY.match(raw, position)
         if match is None:
             raise error(f"{path}: the header is not valid at byte {8 + position}")
-        name = _parse_name(match[1], path, error)
-        if name in names:
+        name = _parse_name(match, path, error)
+        if name in tensors or (name == "__metadata__" and has_metadata):
             raise error(f"{path}: {name!r} is described twice")
-        names.add(name)
         if name == "__metadata__":
-            _check_metadata(match[2], path, error)
+            has_metadata = True
+            _check_metadata(match, path, error)
         else:
-            tensors[name] = _parse_entry(name, match[2], len(raw), path, error)
+            tensors[name] = _parse_entry(name, match, 8 + len(raw), path, error)
             if len(tensors) > MAX_TENSORS:
                 raise error(f"{path}: more than {MAX_TENSORS} tensors in one file")
         position, separator = match.end(), match[3]
-    if position != len(text):
+    if _PADDING.fullmatch(raw, position) is None:
         raise error(f"{path}: the header goes on after its end at byte {8 + position}")
     return tensors
 
 
-def _parse_name(raw: bytes, path: Path, error: type[SparseFlowError]) -> str:
+def _parse_name(match: re.Match[bytes], path: Path, error: type[SparseFlowError]) -> str:
+    length = match.end(1) - match.start(1)
+    if length > MAX_ENTRY_BYTES:
+        raise error(f"{path}: a tensor name of {length} bytes")
     try:
-        name: str = json.loads(raw)
+        name: str = json.loads(match[1])
     except ValueError:
         raise error(f"{path}: a tensor name is not a JSON string") from None
     if not 1 <= len(name) <= 1024 or not name.isprintable():
@@ -146,23 +153,25 @@ def _parse_name(raw: bytes, path: Path, error: type[SparseFlowError]) -> str:
     return name
 
 
-def _check_metadata(raw: bytes, path: Path, error: type[SparseFlowError]) -> None:
-    if len(raw) > MAX_METADATA_BYTES:
+def _check_metadata(match: re.Match[bytes], path: Path, error: type[SparseFlowError]) -> None:
+    length = match.end(2) - match.start(2)
+    if length > MAX_METADATA_BYTES:
         raise error(
-            f"{path}: __metadata__ of {len(raw)} bytes; at most {MAX_METADATA_BYTES} are read"
+            f"{path}: __metadata__ of {length} bytes; at most {MAX_METADATA_BYTES} are read"
         )
-    metadata = parse_json_object(raw, f"{path}: __metadata__", error)
+    metadata = parse_json_object(match[2], f"{path}: __metadata__", error)
     if not all(isinstance(value, str) for value in metadata.values()):
         raise error(f"{path}: __metadata__ may hold strings only")
 
 
 def _parse_entry(
-    name: str, raw: bytes, payload_offset: int, path: Path, error: type[SparseFlowError]
+    name: str, match: re.Match[bytes], payload_offset: int, path: Path, error: type[SparseFlowError]
 ) -> TensorEntry:
     where = f"{path}: tensor {name!r}"
-    if len(raw) > MAX_ENTRY_BYTES:
-        raise error(f"{where}: description of {len(raw)} bytes")
-    entry = parse_json_object(raw, where, error)
+    length = match.end(2) - match.start(2)
+    if length > MAX_ENTRY_BYTES:
+        raise error(f"{where}: description of {length} bytes")
+    entry = parse_json_object(match[2], where, error)
     if set(entry) != {"dtype", "shape", "data_offsets"}:
         raise error(f"{where}: dtype, shape and data_offsets were expected, not {sorted(entry)}")
     dtype = entry["dtype"]
@@ -202,14 +211,15 @@ def _check_ranges(
     error: type[SparseFlowError],
 ) -> None:
     """Tensors must fill the payload exactly: no overlap, no gap, nothing beyond the end."""
-    end, previous = payload_offset, "the header"
-    for entry in sorted(tensors.values(), key=lambda entry: (entry.offset, entry.nbytes)):
+    for entry in tensors.values():
         if entry.offset + entry.nbytes > file_bytes:
             raise error(
                 f"{path}: tensor {entry.name!r} ends at byte {entry.offset + entry.nbytes}, the"
                 " file at"
                 f" {file_bytes}; the file is cut or its header is wrong"
             )
+    end, previous = payload_offset, "the header"
+    for entry in sorted(tensors.values(), key=lambda entry: (entry.offset, entry.nbytes)):
         if entry.offset != end:
             verb = "overlaps" if entry.offset < end else "leaves a gap after"
             raise error(f"{path}: tensor {entry.name!r} {verb} {previous!r}")
