@@ -108,6 +108,16 @@ def test_hostile_file_is_refused(
     assert not (root / idea.name / "output").exists()
 
 
+def test_the_most_memory_that_a_refusal_takes_is_small(
+    outcomes: dict[str, Outcome], baseline_bytes: int
+) -> None:
+    most = max(outcome.peak_bytes for outcome in outcomes.values()) - baseline_bytes
+    print(
+        f"{len(outcomes)} hostile files; at most {most / 2**20:.1f} MiB above sparseflow --version"
+    )
+    assert most <= MEMORY_MARGIN_BYTES
+
+
 def test_every_idea_has_a_refusal_of_its_own() -> None:
     assert len({idea.name for idea in IDEAS}) == len(IDEAS)
     assert all(re.fullmatch(r"[a-z0-9_]+", idea.name) for idea in IDEAS)

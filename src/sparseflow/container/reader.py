@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from sparseflow.checkpoint.checkpoint import pread_full, storage_errors
 from sparseflow.checkpoint.header import TensorEntry, read_header
 from sparseflow.checkpoint.model_config import read_text_config
-from sparseflow.container.dense_layout import DENSE_NAME, EMBEDDING_NAME, dense_tensors, entries_of
+from sparseflow.container.agreement import check_config, check_entries, check_files
+from sparseflow.container.dense_layout import DENSE_NAME, EMBEDDING_NAME, entries_of
 from sparseflow.container.format import SECTION_NAMES, SfiLayout
 from sparseflow.container.manifest import (
     Manifest,
@@ -28,8 +29,8 @@ from sparseflow.container.manifest import (
     expert_file_name,
     read_manifest,
 )
-from sparseflow.container.recipes import FLOAT32, INT8, RECIPES
-from sparseflow.errors import CheckpointError, ConfigError, ContainerError, UnsupportedError
+from sparseflow.container.recipes import FLOAT32, INT8
+from sparseflow.errors import ConfigError, ContainerError
 
 HUGE_PAGE_BYTES = 2 << 20
 
@@ -87,12 +88,11 @@ class Container:
         Raises ContainerError, UnsupportedError or StorageError.
         """
         manifest = read_manifest(directory)
-        for name, record in manifest.files.items():
-            _check_file(directory / name, record.nbytes)
+        check_files(directory, manifest)
         config = read_text_config(directory, ContainerError)
-        _check_config(directory, manifest, config)
+        check_config(directory, manifest, config)
         entries = read_header(directory / DENSE_NAME, ContainerError).tensors
-        _check_entries(directory / DENSE_NAME, manifest.tensors, entries)
+        check_entries(directory / DENSE_NAME, manifest.tensors, entries)
         return cls(directory, manifest, config, entries)
 
     @property
@@ -248,82 +248,3 @@ def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
         mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(mapping, np.uint8)
     return memory[(begin := -memory.ctypes.data % HUGE_PAGE_BYTES) : begin + nbytes]
-
-
-def _check_file(path: Path, nbytes: int) -> None:
-    try:
-        actual = path.stat().st_size
-    except OSError:
-        raise ContainerError(
-            f"{path}: the manifest names this file, but it is not there; prepare again"
-        ) from None
-    if actual != nbytes or not path.is_file():
-        raise ContainerError(f"{path}: {actual} bytes; the manifest says {nbytes}: prepare again")
-
-
-def _check_config(directory: Path, manifest: Manifest, config: dict[str, Any]) -> None:
-    experts = manifest.experts
-    claims = {
-        "model_type": manifest.model_type,
-        "num_hidden_layers": experts.num_layers,
-        "num_experts": experts.num_experts,
-        "hidden_size": experts.hidden_size,
-        "moe_intermediate_size": experts.moe_intermediate_size,
-    }
-    for name, value in claims.items():
-        if config[name] != value:
-            raise ContainerError(
-                f"{directory}: {name} is {value!r} in the manifest, {config[name]!r} in config.json"
-            )
-    _check_tensors(directory, manifest, config)
-    needed = [
-        "config.json",
-        DENSE_NAME,
-        *(expert_file_name(layer) for layer in range(experts.num_layers)),
-    ]
-    missing = [name for name in needed if name not in manifest.files]
-    if missing:
-        raise ContainerError(f"{directory}: the manifest does not list {missing[0]}; prepare again")
-
-
-def _check_entries(
-    path: Path, tensors: dict[str, TensorRecord], entries: dict[str, TensorEntry]
-) -> None:
-    expected = {
-        entry.name: entry for name, record in tensors.items() for entry in entries_of(name, record)
-    }
-    for name, entry in expected.items():
-        found = entries.get(name)
-        if found is None or (found.dtype, found.shape) != (entry.dtype, entry.shape):
-            raise ContainerError(
-                f"{path}: {name!r} is missing or not {entry.dtype} {list(entry.shape)}; prepare"
-                " again"
-            )
-    unknown = [name for name in entries if name not in expected]
-    if unknown:
-        raise ContainerError(f"{path}: tensor {unknown[0]!r} is not in the manifest")
-
-
-def _check_tensors(directory: Path, manifest: Manifest, config: dict[str, Any]) -> None:
-    """The manifest must list exactly the tensors that config.json and the recipe ask for."""
-    recipe = RECIPES.get(manifest.recipe)
-    if recipe is None:
-        raise UnsupportedError(
-            f"{directory}: unknown recipe {manifest.recipe[:40]!r}; known: {', '.join(RECIPES)}"
-        )
-    try:
-        expected = {tensor.name: tensor.record for tensor in dense_tensors(config, recipe)}
-    except CheckpointError as problem:
-        raise ContainerError(f"{directory}: {problem}") from None
-    for name in expected.keys() | manifest.tensors.keys():
-        if expected.get(name) != manifest.tensors.get(name):
-            raise ContainerError(
-                f"{directory}: tensor {name!r} is {manifest.tensors.get(name)} in the manifest;"
-                " config.json and recipe"
-                f" {recipe.name} ask for {expected.get(name)}"
-            )
-    if manifest.experts.weight_format != recipe.experts:
-        raise ContainerError(
-            f"{directory}: experts are {manifest.experts.weight_format}, recipe {recipe.name}"
-            f" says {recipe.experts}"
-        )
