@@ -1,0 +1,190 @@
+// A bounded cache of experts, filled from storage on a miss. The bound is hard; reads in flight
+// count.
+//
+// One slot holds one expert. Its states:
+//
+//              acquire (miss)           submit              read ok
+//     EMPTY ------------------> RESERVED ------> LOADING ------------> LEASED
+//       ^  ^  ^  ^                 |              |  ^  \ read failed    |  ^
+//       |  |  |  +-- last lease ---+   last lease |  |   v               |  | acquire (hit)
+//       |  |  |      died                    died |  |  FAILED           |  |
+//       |  |  |                                   v  | acquire |   last  v  |
+//       |  |  +------ read ended ------------- ORPHANED        |   lease READY (admitted)
+//       |  +--------- last lease died -------------------------+   died   |
+//       +------------ evicted, or not admitted --------------------------+
+//
+// * A slot with a read in flight (LOADING, ORPHANED) is never freed before the read has ended.
+// * A failed read is never cached: the key is forgotten at once, and the next acquire reads again.
+// * A leased slot is never evicted. Admission is a change of ownership; no bytes move.
+//
+// Slots are shared out by count: each layer keeps up to layer_capacity experts, the rest are
+// transient (a lease's misses and orphans live there until they are admitted). Below
+// num_experts_per_tok slots a layer, one pool serves all layers.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sparseflow/eviction_policy.h"
+#include "sparseflow/expert_source.h"
+#include "sparseflow/read_engine.h"
+
+namespace sparseflow {
+
+enum class SlotState : uint8_t { kEmpty, kReserved, kLoading, kOrphaned, kReady, kLeased, kFailed };
+
+// How a capacity is shared out; a pure function of its arguments, so that a plan can print it.
+struct CacheLayout {
+  int64_t slot_bytes;
+  int64_t num_slots;
+  int64_t num_transient;                // 0 where every expert has a slot
+  int64_t max_lease;                    // experts of one lease
+  int64_t queue_depth;                  // reads submitted at once
+  bool is_split_by_layer;               // false: one pool
+  std::vector<int64_t> layer_capacity;  // [num_layers], or [1] for one pool
+
+  int64_t arena_bytes() const noexcept { return slot_bytes * num_slots; }
+};
+
+struct CacheRequest {
+  int64_t capacity_bytes;
+  int64_t num_layers;
+  int64_t num_experts;
+  int64_t num_experts_per_tok;
+  int64_t blob_bytes;
+  int64_t queue_depth;
+};
+
+// Throws BudgetError with the sum if not even two slots fit.
+CacheLayout plan_cache(const CacheRequest& request);
+
+// Slots in segments of about 64 MiB, 2 MiB aligned. Pages are taken when first written. Does not
+// know what slots hold.
+class Arena {
+ public:
+  static constexpr int64_t kSegmentBytes = int64_t{64} << 20;
+  static constexpr int64_t kHugePage = int64_t{2} << 20;
+
+  Arena(int64_t num_slots, int64_t slot_bytes);  // throws BudgetError if the system refuses
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::byte* slot(int64_t i) const noexcept {
+    return segments_[static_cast<size_t>(i / slots_per_segment_)] +
+           i % slots_per_segment_ * slot_bytes_;
+  }
+  int64_t num_slots() const noexcept { return num_slots_; }
+  int64_t num_segments() const noexcept { return static_cast<int64_t>(segments_.size()); }
+
+ private:
+  int64_t segment_bytes(size_t segment) const noexcept;
+
+  int64_t num_slots_;
+  int64_t slot_bytes_;
+  int64_t slots_per_segment_;
+  std::vector<std::byte*> segments_;
+};
+
+// Anonymous memory, 2 MiB aligned, huge pages where the host gives them. Throws BudgetError if the
+// system refuses.
+std::byte* map_aligned(int64_t nbytes);
+void unmap_aligned(std::byte* memory, int64_t nbytes) noexcept;
+
+// Thread-safe.
+class ExpertCache final : private LeaseOwner, private ReadSink {
+ public:
+  // file_ids: the engine's id of each layer's file. files, engine: outlive the cache.
+  ExpertCache(const ExpertFiles& files, std::vector<int> file_ids, ReadEngine& engine,
+              std::unique_ptr<EvictionPolicy> policy, CacheLayout layout);
+  // Waits for reads in flight. REQUIRES: no leases.
+  ~ExpertCache();
+
+  const CacheLayout& layout() const noexcept { return layout_; }
+
+  // One token's choice; its experts are protected from eviction until the layer's next one.
+  void observe(int32_t layer, std::span<const int32_t> experts);
+
+  // Leases all of experts (strictly ascending) or none. Equal reads in flight are shared. Sleeps
+  // while other leases or orphaned reads hold the slots it needs; wait false: gives an empty lease
+  // instead. Throws BudgetError for more than layout().max_lease experts: they can never fit.
+  ExpertLease acquire(int32_t layer, std::span<const int32_t> experts, bool wait = true);
+
+  // Every expert with its history: [num_layers, num_experts, 2].
+  std::vector<float> export_heat() const;
+  void import_heat(std::span<const float> heat);
+
+  int64_t active_leases() const noexcept;
+  ExpertCounters counters() const;
+  std::vector<int64_t> layer_reads() const;             // [num_layers]
+  int64_t cached_experts() const;                       // admitted
+  std::vector<int32_t> cached_in(int32_t layer) const;  // ids of admitted experts, ascending
+
+  // Throws std::logic_error naming the first broken invariant. For tests.
+  void check_invariants() const;
+
+ private:
+  struct Slot {
+    SlotState state = SlotState::kEmpty;
+    bool is_admitted = false;
+    int32_t num_leases = 0;
+    ExpertKey key{-1, -1};
+    // Why the read failed: error_number != 0 is storage, otherwise damage names what is wrong with
+    // the bytes.
+    int error_number = 0;
+    int64_t error_offset = 0;
+    const char* damage = nullptr;
+  };
+
+  void deliver(std::span<LeasedExpert> experts, bool wait) override;
+  void release(int32_t layer, std::vector<LeasedExpert>&& experts) noexcept override;
+  void read_done(const ReadRequest& request, const ReadResult& result) noexcept override;
+
+  size_t index(ExpertKey key) const noexcept;
+  size_t share(int32_t layer) const noexcept {
+    return layout_.is_split_by_layer ? static_cast<size_t>(layer) : 0;
+  }
+  void set_state(Slot& slot, SlotState to) noexcept;
+  int64_t count_misses(int32_t layer, std::span<const int32_t> experts) const noexcept;
+  int32_t lease_one(ExpertKey key);
+  bool mark_delivered(std::span<LeasedExpert> experts);
+  [[noreturn]] void throw_failure(const Slot& slot) const;
+  void unlease(int32_t slot) noexcept;
+  void admit(int32_t slot) noexcept;
+  int32_t find_victim(int32_t layer) const noexcept;
+  void empty_slot(int32_t slot) noexcept;
+  void submit_reserved(std::unique_lock<std::mutex>& lock);
+  bool take_reserved(ReadRequest* request);
+
+  const ExpertFiles& files_;
+  const SfiGeometry& geometry_;
+  std::vector<int> file_ids_;
+  ReadEngine& engine_;
+  CacheLayout layout_;
+  Arena arena_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // a read ended, or slots were freed
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> free_;
+  std::deque<int32_t> reserved_;       // reads not yet submitted, in order
+  std::vector<int32_t> slot_of_;       // [num_layers, num_experts], -1: in no slot
+  std::vector<int64_t> num_admitted_;  // [shares]
+  std::vector<std::vector<int32_t>>
+      step_;  // [num_layers] the experts of the layer's last token, ascending
+  std::vector<std::vector<LeasedExpert>>
+      spare_;  // emptied lists of dead leases, so that a step allocates nothing
+  int64_t num_in_flight_ = 0;
+  int64_t active_leases_ = 0;
+  double busy_since_ = 0;
+  ExpertCounters counters_;
+  std::vector<int64_t> layer_reads_;
+};
+
+}  // namespace sparseflow
