@@ -2,6 +2,8 @@
 
 #include "sparseflow/errors.h"
 
+#include <nanobind/stl/string.h>
+
 #include <exception>
 #include <system_error>
 

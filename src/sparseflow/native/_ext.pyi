@@ -187,3 +187,192 @@ def matrix_code_bytes(format: str, rows: int, cols: int) -> int:
 
 def philox_uniform(seed: int, position: int) -> float:
     """The random number in [0, 1) that sample() uses at a position."""
+
+class SfiFile:
+    """The checked header of one layer's .sfi file."""
+
+    def __init__(self, path: str) -> None:
+        """Reads and checks the header. ContainerError, UnsupportedError or StorageError."""
+    @property
+    def layer(self) -> int: ...
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def moe_intermediate_size(self) -> int: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def group_size(self) -> int: ...
+    @property
+    def header_bytes(self) -> int: ...
+    @property
+    def blob_bytes(self) -> int: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def sections(self) -> list[tuple[int, int]]:
+        """(offset, nbytes) within a blob: gate codes, gate scales, up codes, up scales, down codes, down scales."""
+    def check_expert(self, expert: int) -> None:
+        """Reads one expert and checks hash, finite scales and padding. ContainerError or StorageError."""
+
+def xxh3_64(data: bytes | NDArray[np.uint8]) -> int:
+    """XXH3-64 with seed 0 of bytes or a one-dimensional uint8 array."""
+
+class ReadEngine:
+    """Reads files, several requests at a time."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def queue_depth(self) -> int: ...
+
+def create_read_engine(name: str, queue_depth: int = 4, direct_io: bool = True) -> ReadEngine:
+    """An engine by its name; ConfigError names the known ones."""
+
+def read_engine_names() -> list[str]: ...
+def policy_names() -> list[str]: ...
+
+class testing:  # noqa: N801
+    """Read engines that fail on command. For tests alone. A submodule."""
+
+    class FaultScript:
+        """What goes wrong in which read system call; `call` counts from now, 0 is the next."""
+
+        def __init__(self) -> None: ...
+        def fail(self, call: int, errno: int) -> None: ...
+        def shorten(self, call: int, nbytes: int) -> None: ...
+        def delay(self, call: int, seconds: float) -> None: ...
+        def flip_bit(self, call: int) -> None: ...
+        def always(
+            self, errno: int = 0, nbytes: int = -1, seconds: float = 0.0, flip_bit: bool = False
+        ) -> None:
+            """Every call without a fault of its own, until clear()."""
+        def clear(self) -> None: ...
+        @property
+        def num_calls(self) -> int: ...
+
+    @staticmethod
+    def fault_engine(
+        script: testing.FaultScript, queue_depth: int = 4, direct_io: bool = True
+    ) -> ReadEngine:
+        """A pread engine whose system calls follow the script."""
+
+class ExpertCounters:
+    """What a store did since it was opened."""
+
+    @property
+    def hits(self) -> int: ...
+    @property
+    def misses(self) -> int: ...
+    @property
+    def evictions(self) -> int: ...
+    @property
+    def reads(self) -> int: ...
+    @property
+    def failed_reads(self) -> int: ...
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def read_wait_seconds(self) -> float: ...
+    @property
+    def read_busy_seconds(self) -> float: ...
+
+class ExpertSource:
+    """Where moe_forward gets experts from."""
+
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def moe_intermediate_size(self) -> int: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def blob_bytes(self) -> int: ...
+    @property
+    def active_leases(self) -> int: ...
+    @property
+    def counters(self) -> ExpertCounters: ...
+
+class StreamingSource(ExpertSource):
+    """Experts leased from a bounded cache."""
+
+    def __init__(
+        self,
+        paths: list[str],
+        capacity_bytes: int,
+        num_experts_per_tok: int,
+        policy: str = "scored",
+        queue_depth: int = 4,
+        direct_io: bool = True,
+        engine: str | ReadEngine = "pread",
+    ) -> None:
+        """paths: one .sfi file per layer. An engine given as an object has its own queue_depth and direct_io."""
+    @property
+    def capacity_slots(self) -> int: ...
+    @property
+    def arena_bytes(self) -> int: ...
+    @property
+    def transient_slots(self) -> int: ...
+    @property
+    def max_lease(self) -> int: ...
+    @property
+    def is_split_by_layer(self) -> bool: ...
+    @property
+    def layer_capacity(self) -> list[int]: ...
+    @property
+    def layer_reads(self) -> list[int]: ...
+    @property
+    def cached_experts(self) -> int: ...
+    def cached_in(self, layer: int) -> list[int]: ...
+    @property
+    def is_direct(self) -> bool: ...
+    @property
+    def engine(self) -> str: ...
+    def export_heat(self) -> NDArray[np.float32]:
+        """Routing history, [num_layers, num_experts, 2]."""
+    def import_heat(self, heat: NDArray[np.float32]) -> None: ...
+    def check_invariants(self) -> None:
+        """RuntimeError naming a broken invariant. For tests."""
+
+class ResidentSource(ExpertSource):
+    """All experts in memory, once loaded."""
+
+    def __init__(
+        self,
+        paths: list[str],
+        queue_depth: int = 4,
+        direct_io: bool = True,
+        engine: str | ReadEngine = "pread",
+    ) -> None: ...
+    def load_layer(self, layer: int) -> None:
+        """Reads and checks a layer's experts. StorageError, ContainerError or BudgetError."""
+    @property
+    def resident_bytes(self) -> int: ...
+    @property
+    def is_direct(self) -> bool: ...
+
+class SharedExpert:
+    """The expert that every token uses, scaled by sigmoid(gate_logit . x)."""
+
+    def __init__(self, gate: Matrix, up: Matrix, down: Matrix, gate_logit: Matrix) -> None: ...
+
+def moe_forward(
+    runtime: Runtime,
+    source: ExpertSource,
+    layer: int,
+    x: NDArray[np.float32],
+    topk_ids: NDArray[np.int32],
+    topk_weights: NDArray[np.float32],
+    shared: SharedExpert | None,
+    out: NDArray[np.float32],
+) -> None:
+    """One MoE layer: out [T, H] from x [T, H], topk_ids and topk_weights [T, k] (ids ascending in each row).
+
+    StorageError or ContainerError if an expert cannot be read; no lease survives.
+    """
