@@ -16,6 +16,7 @@ from sparseflow.engine.generation_config import (
     read_sampling_defaults,
     read_stop_ids,
 )
+from sparseflow.experts.create import create_store
 from sparseflow.models.base import Model, ModelParts
 from sparseflow.models.registry import create_model
 from sparseflow.native import _ext
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from sparseflow.experts.store import ExpertStore
     from sparseflow.layers.weights import Progress
 
-    StoreFactory = Callable[[Container, EngineConfig, Progress | None], ExpertStore]
+    StoreFactory = Callable[[Container, EngineConfig, _ext.Runtime, Progress | None], ExpertStore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def load(
         generation_config = read_generation_config(directory)
         chat_template = find_chat_template(directory, tokenizer)
         runtime = _ext.Runtime(config.isa, config.threads or 1)
-        store = (open_store or open_experts)(container, config, progress)
+        store = (open_store or open_experts)(container, config, runtime, progress)
         opened.callback(store.close)
         manifest = container.manifest
         kv_format: KVFormat = "float32" if manifest.recipe == "bf16" else "float16"
@@ -94,9 +95,13 @@ def load(
 
 
 def open_experts(
-    container: Container, config: EngineConfig, progress: Progress | None
+    container: Container,
+    config: EngineConfig,
+    runtime: _ext.Runtime,
+    progress: Progress | None,
 ) -> ExpertStore:
     """The store that the configuration asks for; `auto` streams if `cache_bytes` is given and does
     not hold them all.
     """
-    raise NotImplementedError
+    top_k: int = container.config["num_experts_per_tok"]
+    return create_store(runtime, container.expert_files, config, top_k, progress=progress)

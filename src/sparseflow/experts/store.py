@@ -1,0 +1,106 @@
+"""What a layer needs of the experts, whatever holds them: one call that computes, and what it cost."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparseflow.errors import ConfigError
+from sparseflow.native import _ext
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStats:
+    """Counters since the store was opened, and its size."""
+
+    hits: int
+    """Experts that were in memory, or on their way, when a layer asked for them."""
+    misses: int
+    evictions: int
+    reads: int
+    failed_reads: int
+    bytes_read: int
+    """From storage, loading included."""
+    read_wait_seconds: float
+    """Computation stood still for a read."""
+    read_busy_seconds: float
+    """At least one read was under way."""
+    direct_io: bool
+    """Every file is read past the page cache."""
+    capacity_slots: int
+    """Experts that fit into memory."""
+    capacity_bytes: int
+    resident_bytes: int
+    """Anonymous memory held for experts, whether or not it has been written to."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of lookups that did not read, 0 to 1; 0 before the first."""
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class ExpertStore(ABC):
+    """The routed experts of all layers. One thread at a time computes; a context manager."""
+
+    kind: str
+    """`resident` or `streaming`."""
+
+    def __init__(self, runtime: _ext.Runtime) -> None:
+        self._runtime = runtime
+        self._is_closed = False
+
+    def compute(
+        self,
+        layer: int,
+        x: NDArray[np.float32],
+        topk_ids: NDArray[np.int32],
+        topk_weights: NDArray[np.float32],
+        shared: _ext.SharedExpert | None,
+        out: NDArray[np.float32],
+    ) -> None:
+        """One MoE layer: x [T, H], ids and weights [T, k] with ids ascending in each row -> out [T, H].
+
+        Raises StorageError or ContainerError if an expert cannot be read; nothing stays leased, and a later call reads
+        it again. The interpreter lock is released meanwhile.
+        """
+        if self._is_closed:
+            raise ConfigError("the expert store is closed")
+        _ext.moe_forward(self._runtime, self.source, layer, x, topk_ids, topk_weights, shared, out)
+
+    @property
+    @abstractmethod
+    def source(self) -> _ext.ExpertSource:
+        """The native side. Raises ConfigError once closed."""
+
+    @abstractmethod
+    def stats(self) -> ExpertStats:
+        """Also after close: then the last values."""
+
+    @property
+    @abstractmethod
+    def active_leases(self) -> int:
+        """0 between calls."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives memory and files back. May be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
