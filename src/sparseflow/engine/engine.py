@@ -121,7 +121,12 @@ class Engine:
                 needed_bytes=needed,
                 available_bytes=available,
             )
-        return np.concatenate(list(self.iter_logits(ids)))
+        logits = np.empty((len(ids), self.vocab_size), dtype=np.float32)
+        position = 0
+        for rows in self.iter_logits(ids):
+            logits[position : position + len(rows)] = rows
+            position += len(rows)
+        return logits
 
     def iter_logits(
         self, ids: SequenceOf[int], chunk_tokens: int | None = None
@@ -188,7 +193,13 @@ class Engine:
         )
 
     def _observer(self) -> Observer:
-        return Observer(self._clock, self._check_leases, self._count_tokens, self._progress)
+        return Observer(
+            clock=self._clock,
+            check_open=self._check_open,
+            check_leases=self._check_leases,
+            count_tokens=self._count_tokens,
+            progress=self._progress,
+        )
 
     def _prompt_ids(self, prompt: str | SequenceOf[int]) -> list[int]:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
@@ -223,6 +234,7 @@ class Engine:
         sequence.append(ids)
         try:
             while sequence.position < len(ids):
+                self._check_open()
                 self._clock.enter("prefill")
                 num_tokens = min(chunk_tokens, len(ids) - sequence.position)
                 logits = sequence.forward(num_tokens, "all")

@@ -35,11 +35,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Who is told about the steps: the clock, the progress bar, and the check that no lease is
-    left.
-    """
+    """Who is told about the steps: the clock, the progress bar, the checks around each."""
 
     clock: PhaseClock
+    check_open: Callable[[], None]
+    """Raises ConfigError if the engine was closed since the last step."""
     check_leases: Callable[[], None]
     count_tokens: Callable[[int, int], None]
     """(prompt tokens seen, new tokens)"""
@@ -64,6 +64,7 @@ def generate(request: Request, observer: Observer) -> Generator[Token, None, Non
             observer.clock.enter("decode")
             if token.finish_reason is not None:
                 return
+            observer.check_open()
             logits = _forward_last(request.sequence, 1)
     finally:
         observer.check_leases()
@@ -72,6 +73,7 @@ def generate(request: Request, observer: Observer) -> Generator[Token, None, Non
 
 def _prefill(request: Request, observer: Observer) -> NDArray[np.float32]:
     """Shows the model the prompt; returns the logits [vocab_size] after its last token."""
+    observer.check_open()
     observer.clock.enter("prefill")
     sequence = request.sequence
     total = len(sequence.ids)
