@@ -119,7 +119,8 @@ def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def _decoder_kind(backend: tokenizers.Tokenizer) -> str:
-    decoder = json.loads(backend.to_str()).get("decoder") or {}
+    # Its pickled state is its JSON; that of the whole tokenizer would be megabytes.
+    decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else {}
     steps = decoder.get("decoders", [decoder])
     kinds = [step.get("type") for step in steps]
     return "byte_level" if kinds == ["ByteLevel"] else "other"
