@@ -5,6 +5,7 @@ Reads that fail or come short, Ctrl-C in prefill and in decode, a generation tha
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,7 +20,9 @@ import pytest
 
 from sparseflow.config import EngineConfig, SamplingParams
 from sparseflow.engine.engine import Engine
-from sparseflow.errors import ConfigError, ContainerError
+from sparseflow.engine.loading import load
+from sparseflow.engine.stats import PhaseClock
+from sparseflow.errors import ConfigError, ContainerError, StorageError
 from sparseflow.native import _ext
 from sparseflow.prepare.prepare import prepare
 
@@ -61,9 +64,9 @@ def interrupt_at(engine: Engine, call: int) -> None:
 
     def interrupted(*arguments: Any) -> None:
         nonlocal calls
-        if calls == call:
-            signal.raise_signal(signal.SIGINT)
         calls += 1
+        if calls == call + 1:
+            signal.raise_signal(signal.SIGINT)
         compute(*arguments)
 
     engine._loaded.store.compute = interrupted  # type: ignore[method-assign]
@@ -124,6 +127,85 @@ def test_a_generation_that_is_forgotten_leaves_no_lease(
     next(tokens)
     del tokens
     assert_unharmed(engine, expected)
+
+
+def fault_engine_of(container: Path, script: _ext.testing.FaultScript) -> Engine:
+    """A streaming engine whose read system calls follow the script; it holds less than half of the experts."""
+    blob_bytes = _ext.SfiFile(str(container / "experts" / "layer_000.sfi")).blob_bytes
+    config = EngineConfig(
+        ctx=96, threads=2, store="streaming", cache_bytes=20 * blob_bytes, prefill_chunk=16
+    )
+    clock = PhaseClock()
+    return Engine(load(container, config, None, _ext.testing.fault_engine(script)), clock)
+
+
+@pytest.mark.parametrize("call", [0, 7, 30])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENODEV])
+def test_a_read_error_in_prefill_leaves_no_lease(
+    tiny_moe: Path, expected: Fingerprint, call: int, code: int
+) -> None:
+    script = _ext.testing.FaultScript()
+    with fault_engine_of(tiny_moe, script) as engine:
+        script.fail(call, code)
+        with pytest.raises(StorageError) as caught:
+            next(engine.generate(PROMPT, PARAMS))
+        assert caught.value.errno == code
+        assert "layer_" in (caught.value.path or "")
+        assert engine.stats().experts.failed_reads == 1
+        assert_unharmed(engine, expected)
+
+
+def test_a_read_error_in_decode_leaves_no_lease(tiny_moe: Path, expected: Fingerprint) -> None:
+    script = _ext.testing.FaultScript()
+    with fault_engine_of(tiny_moe, script) as engine:
+        tokens = engine.generate(PROMPT, PARAMS)
+        next(tokens)
+        script.fail(2, errno.EIO)
+        with pytest.raises(StorageError):
+            list(tokens)
+        assert_unharmed(engine, expected)
+
+
+def test_a_flipped_bit_is_never_computed_with(tiny_moe: Path, expected: Fingerprint) -> None:
+    script = _ext.testing.FaultScript()
+    with fault_engine_of(tiny_moe, script) as engine:
+        script.flip_bit(5)
+        with pytest.raises(ContainerError):
+            next(engine.generate(PROMPT, PARAMS))
+        assert_unharmed(engine, expected)
+
+
+@pytest.mark.parametrize("nbytes", [1, 512, 5000])
+def test_short_reads_change_no_bit(tiny_moe: Path, expected: Fingerprint, nbytes: int) -> None:
+    script = _ext.testing.FaultScript()
+    with fault_engine_of(tiny_moe, script) as engine:
+        for call in range(0, 60, 2):
+            script.shorten(call, nbytes)
+        assert_unharmed(engine, expected)
+        assert engine.stats().experts.failed_reads == 0
+
+
+def test_slow_reads_change_no_bit(tiny_moe: Path, expected: Fingerprint) -> None:
+    script = _ext.testing.FaultScript()
+    with fault_engine_of(tiny_moe, script) as engine:
+        for call in range(0, 60, 3):
+            script.delay(call, 0.002)
+        assert_unharmed(engine, expected)
+
+
+def test_ctrl_c_while_reads_are_under_way_leaves_no_lease(
+    tiny_moe: Path, expected: Fingerprint
+) -> None:
+    script = _ext.testing.FaultScript()
+    with fault_engine_of(tiny_moe, script) as engine:
+        script.always(seconds=0.02)
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            generate_forever(engine)
+        timer.join()
+        script.clear()
+        assert_unharmed(engine, expected)
 
 
 def test_a_generation_ends_when_its_engine_is_closed(engine: Engine) -> None:

@@ -23,7 +23,7 @@ def expected(stops: list[str], text: str) -> tuple[str, bool]:
     return text, False
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3),
     st.lists(LETTERS, max_size=8),
@@ -33,7 +33,7 @@ def test_the_result_depends_on_the_text_alone(stops: list[str], pieces: list[str
     assert ("".join(shown), is_stopped) == expected(stops, "".join(pieces))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3), LETTERS)
 def test_only_what_may_begin_a_stop_string_is_held_back(stops: list[str], text: str) -> None:
     watcher = StopStrings(stops)

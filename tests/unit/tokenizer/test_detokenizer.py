@@ -48,14 +48,14 @@ def stream(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, BYTE_FALLBACK], ids=["byte_level", "fallback"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_pieces_join_to_the_decoding_of_all_ids(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.size + 3), max_size=30))
     assert "".join(stream(tokenizer, ids)) == tokenizer.decode(ids)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=20))
 def test_no_piece_of_valid_text_holds_a_replacement_character(text: str) -> None:
     ids = BYTE_LEVEL.encode(text)
@@ -64,7 +64,7 @@ def test_no_piece_of_valid_text_holds_a_replacement_character(text: str) -> None
     assert sum(piece.count("�") for piece in pieces) == text.count("�")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 289), max_size=30))
 def test_what_was_shown_never_changes(ids: list[int]) -> None:
     shown = ""
