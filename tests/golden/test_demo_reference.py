@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sparseflow import demo
+
 from sparseflow.config import EngineConfig
 from sparseflow.engine.engine import Engine
 from sparseflow.evaluation.perplexity import measure
@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 NUM_TOKENS = 1024
+
+demo = pytest.importorskip("sparseflow.demo")
 
 
 @pytest.fixture(scope="module")

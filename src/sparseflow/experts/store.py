@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sparseflow.config import StoreKind
 from sparseflow.errors import ConfigError
 from sparseflow.native import _ext
 
@@ -51,7 +52,7 @@ class ExpertStats:
 class ExpertStore(ABC):
     """The routed experts of all layers. One thread at a time computes; a context manager."""
 
-    kind: str
+    kind: StoreKind
     """`resident` or `streaming`."""
 
     def __init__(self, runtime: _ext.Runtime) -> None:
