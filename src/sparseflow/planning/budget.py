@@ -21,9 +21,9 @@ from sparseflow.errors import BudgetError, ContainerError
 from sparseflow.host.memory import available_memory_bytes
 from sparseflow.units import format_bytes
 
-INTERPRETER_BYTES = 96 << 20
+INTERPRETER_BYTES = 48 << 20
 """Python, NumPy, the tokenizers library and the extension, before a model is loaded."""
-TOKENIZER_FACTOR = 12
+TOKENIZER_FACTOR = 20
 """Memory of a loaded tokenizer over the bytes of its tokenizer.json."""
 MARGIN_BYTES = 1 << 30
 DEFAULT_PREFILL_CHUNK = 256

@@ -75,7 +75,6 @@ def test_misspelt_command_is_answered_with_the_nearest(capsys: pytest.CaptureFix
         (["run", "demo", "x", "--temperature", "-1"], 10),
         (["run", "demo", "x", "--isa", "sse9"], 10),
         (["run", "demo", "x", "--thinking", "maybe"], 10),
-        (["run", "demo", ""], 10),
         (["remove", "no-such-container"], 10),
     ],
 )

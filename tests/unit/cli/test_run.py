@@ -110,6 +110,11 @@ def test_prompt_is_read_from_stdin(
     assert capsys.readouterr().out == given
 
 
+def test_empty_prompt_is_refused(tiny_moe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tiny_moe), ""]) == 10
+    assert "the prompt is empty" in capsys.readouterr().err
+
+
 def test_prompt_beyond_the_context_is_refused_with_both_counts(
     tiny_moe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
