@@ -395,54 +395,54 @@ def cut_layer(directory: Path) -> None:
         file.truncate(8192)
 
 
-@idea("container", DAMAGED, "expert")
+@idea("container", DAMAGED, "expert 0 of layer 0: hash differs")
 def flipped_payload_bit(directory: Path) -> None:
     raw = bytearray((directory / LAYER).read_bytes())
     raw[20_000] ^= 1
     (directory / LAYER).write_bytes(raw)
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", DAMAGED, "wrong magic")
 def wrong_magic(directory: Path) -> None:
     edit_layer(directory, 0, b"SFIEXP\n\r")
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", UnsupportedError, ".sfi version 2")
 def wrong_version_of_a_layer(directory: Path) -> None:
     edit_layer(directory, 8, (2).to_bytes(4, "little"))
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", DAMAGED, "group_size is 32")
 def wrong_group_size(directory: Path) -> None:
     edit_layer(directory, 36, (32).to_bytes(4, "little"))
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", UnsupportedError, "weight format 99")
 def unknown_format_of_a_layer(directory: Path) -> None:
     edit_layer(directory, 32, (99).to_bytes(4, "little"))
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", DAMAGED, "num_experts is 4294967295")
 def number_of_experts_that_overflows(directory: Path) -> None:
     edit_layer(directory, 20, (0xFFFFFFFF).to_bytes(4, "little"))
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", DAMAGED, "blob_bytes is 9223372036854775808")
 def blob_size_that_overflows(directory: Path) -> None:
     edit_layer(directory, 40, (1 << 63).to_bytes(8, "little"))
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", DAMAGED, "overlap the part before")
 def overlapping_sections(directory: Path) -> None:
     edit_layer(directory, 64 + 16, (64).to_bytes(8, "little"))
 
 
-@idea("container", DAMAGED, LAYER)
+@idea("container", DAMAGED, "end beyond the payload")
 def section_beyond_its_blob(directory: Path) -> None:
     edit_layer(directory, 64 + 5 * 16, (1 << 40).to_bytes(8, "little"))
 
 
-@idea("container", DAMAGED, "finite")
+@idea("container", DAMAGED, "expert 17 of layer 0: a scale is not finite")
 def scale_that_is_not_finite(directory: Path) -> None:
     with Container.open(directory) as container:
         layout = container.layouts[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import json
 import os
@@ -88,7 +89,10 @@ class Preparation:
             if self.unfinished_bytes(name) >= nbytes:
                 break
             time.sleep(0.001)
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # it ended by itself; its exit code will say so
+            os.kill(pid, signal.SIGKILL)
         return self.end(launcher)
 
 
