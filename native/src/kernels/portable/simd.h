@@ -151,7 +151,8 @@ SPARSEFLOW_INLINE V4f fma_quarter(V4f a, V4f b, V4f c) {
 #else
 #error "the portable kernels need SSE2 or a hardware fma"
 #endif
-SPARSEFLOW_INLINE F32 fma(F32 a, F32 b, F32 c) {
+// Not inlined: the emulation is long, and a call is little beside it.
+__attribute__((noinline)) F32 fma(F32 a, F32 b, F32 c) {
   SPARSEFLOW_QUARTERS(F32, fma_quarter(a.q[i], b.q[i], c.q[i]));
 }
 
