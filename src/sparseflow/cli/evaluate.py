@@ -78,9 +78,9 @@ def perplexity(
 
 def _read_text(path: Path | None) -> str:
     if path is None:
-        from sparseflow.demo import checkpoint_path
+        from sparseflow.demo import heldout_path
 
-        path = checkpoint_path() / "heldout.txt"
+        path = heldout_path()
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
