@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-
 from sparseflow.config import EngineConfig
 from sparseflow.engine.engine import Engine
 from sparseflow.evaluation.perplexity import measure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -111,16 +111,18 @@ def run(
 
 def _read_prompt(model: str, prompt: str | None) -> str:
     """The prompt: as given, from stdin for `-` or a pipe, asked for at a terminal; the demo begins by itself."""
-    if prompt is None and not sys.stdin.isatty():
-        text = sys.stdin.read()
-        prompt = text if text or model != "demo" else None
-    elif prompt == "-":
-        prompt = sys.stdin.read()
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if prompt == "-" or (prompt is None and not is_terminal):
+        prompt = (sys.stdin.read() if sys.stdin is not None else "") or None
     if prompt is None:
         if model.partition(":")[0] == "demo":
             return DEMO_PROMPT
+        if not is_terminal:
+            return _no_prompt()
         print("prompt: ", end="", file=sys.stderr, flush=True)
         prompt = sys.stdin.readline().rstrip("\n")
-    if not prompt:
-        raise ConfigError("the prompt is empty; write it after the model's name, or pipe it in")
-    return prompt
+    return prompt or _no_prompt()
+
+
+def _no_prompt() -> NoReturn:
+    raise ConfigError("the prompt is empty; write it after the model's name, or pipe it in")
