@@ -14,7 +14,10 @@ from typing import NamedTuple
 import pytest
 from hostile_files import DAMAGED, IDEAS, Idea, make_good
 
+from sparseflow.errors import ContainerError
+
 MEMORY_MARGIN_BYTES = 64 << 20
+pytestmark = pytest.mark.timeout(900)  # more than fifty processes
 
 # A process starts with the peak memory of the one that it was forked from, so a small one stands between.
 LAUNCHER = """
@@ -106,6 +109,25 @@ def test_hostile_file_is_refused(
         assert outcome.out == ""
     assert outcome.peak_bytes - baseline_bytes <= MEMORY_MARGIN_BYTES
     assert not (root / idea.name / "output").exists()
+
+
+@pytest.mark.parametrize("store", ["resident", "streaming"])
+def test_run_refuses_a_flipped_bit_in_an_expert(
+    store: str, tiny_moe: Path, baseline_bytes: int, tmp_path: Path
+) -> None:
+    hostile = shutil.copytree(tiny_moe, tmp_path / "hostile")
+    for path in (hostile / "experts").iterdir():
+        raw = bytearray(path.read_bytes())
+        for place in range(5000, len(raw), 4096):
+            raw[place] ^= 16
+        path.write_bytes(raw)
+    words = ["--max-new-tokens", "4", "--temperature", "0", "--raw", "--store", store]
+    outcome = run(tmp_path / "report.json", "run", str(hostile), "a", *words)
+    assert outcome.exit_code == ContainerError.exit_code
+    assert outcome.err.count("\n") == 1
+    assert "hash differs" in outcome.err
+    assert outcome.out.strip() == ""
+    assert outcome.peak_bytes - baseline_bytes <= MEMORY_MARGIN_BYTES
 
 
 def test_the_most_memory_that_a_refusal_takes_is_small(

@@ -13,6 +13,11 @@ SINGLE_NAME = "model.safetensors"
 MAX_INDEX_BYTES = 32 << 20
 
 
+def holds_weights(directory: Path) -> bool:
+    """Whether a directory has what a publisher's checkpoint has: an index, or the one file."""
+    return any((directory / name).exists() for name in (INDEX_NAME, SINGLE_NAME))
+
+
 def read_shard_headers(directory: Path) -> list[Header]:
     """The checked headers of all shards of the checkpoint in `directory`, by file name.
 

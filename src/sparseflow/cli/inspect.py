@@ -41,11 +41,9 @@ def inspect(
     json: JsonOption = None,
 ) -> None:
     """Show the tensors of a checkpoint or container by class, or the byte ranges of one expert."""
-    from sparseflow.prepare.models import is_checkpoint
-
     path = Path(model)
     key = None if expert is None else _parse_expert(expert)
-    if is_checkpoint(path) or (path.is_dir() and not (path / models.MANIFEST).exists()):
+    if path.is_dir() and not (path / models.MANIFEST).exists():
         document = _checkpoint_document(path, key)
     else:
         document = _container_document(models.resolve(model, models_dir), key)

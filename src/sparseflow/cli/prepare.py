@@ -34,11 +34,13 @@ def prepare(
     """Turn a checkpoint into a container; if interrupted, the same command goes on where it was."""
     from sparseflow.checkpoint.checkpoint import Checkpoint
     from sparseflow.checkpoint.summary import collapse_names, not_carried
-    from sparseflow.container.manifest import MANIFEST_NAME, read_manifest
-    from sparseflow.prepare.prepare import prepare as prepare_container
 
     with Checkpoint.open(source) as checkpoint:
         left_out = not_carried(checkpoint)
+    # A damaged header has been refused by now, without the memory that numerical libraries take.
+    from sparseflow.container.manifest import MANIFEST_NAME, read_manifest
+    from sparseflow.prepare.prepare import prepare as prepare_container
+
     was_complete = (output / MANIFEST_NAME).exists()
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
         prepare_container(source, output, recipe, progress)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparseflow.container.recipes import BF16, FLOAT32, INT8
-from sparseflow.errors import CheckpointError, UnsupportedError
+from sparseflow.errors import CheckpointError, ConfigError, UnsupportedError
 from sparseflow.native import _ext
 
 ROW_BLOCK = 16
@@ -46,33 +46,35 @@ def convert_rows(
     Raises CheckpointError for a weight that is not finite and UnsupportedError for a dtype that the
     format cannot hold; both begin with `where`.
     """
-    if dtype not in READABLE_DTYPES:
-        raise UnsupportedError(
-            f"{where} is {dtype}; weights are read as {', '.join(READABLE_DTYPES)}"
-        )
+    check_dtype(dtype, where)
     no_scales = np.empty(0, np.uint8)
     if weight_format == FLOAT32:
         return to_float32(raw, dtype, where).view(np.uint8), no_scales
     if weight_format == BF16:
         return to_bf16(raw, dtype, where).view(np.uint8), no_scales
-    if dtype == "BF16":
-        weights: NDArray[np.uint16] | NDArray[np.float32] = to_bf16(raw, dtype, where)
-    else:
-        weights = to_float32(raw, dtype, where)
-    codes, scales = _ext.quantize_int8(weights.reshape(shape))
+    weights = raw.view("<u2") if dtype == "BF16" else to_float32(raw, dtype, where)
+    try:
+        codes, scales = _ext.quantize_int8(weights.reshape(shape))
+    except ConfigError as problem:
+        raise CheckpointError(f"{where} has a value that is not finite ({problem})") from None
     return codes, scales.view(np.uint8)
+
+
+def check_dtype(dtype: str, where: str) -> None:
+    """Raises UnsupportedError, beginning with `where`, if weights of that dtype are not read."""
+    if dtype not in READABLE_DTYPES:
+        raise UnsupportedError(
+            f"{where} is {dtype}; weights are read as {', '.join(READABLE_DTYPES)}"
+        )
 
 
 def to_float32(raw: NDArray[np.uint8], dtype: str, where: str) -> NDArray[np.float32]:
     """The values as float32, exactly; 1-D. Errors as `convert_rows`."""
     if dtype == "BF16":
         values = (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
-    elif dtype in ("F16", "F32"):
-        values = raw.view("<f2" if dtype == "F16" else "<f4").astype(np.float32)
     else:
-        raise UnsupportedError(
-            f"{where} is {dtype}; weights are read as {', '.join(READABLE_DTYPES)}"
-        )
+        check_dtype(dtype, where)
+        values = raw.view("<f2" if dtype == "F16" else "<f4").astype(np.float32)
     if not np.isfinite(values).all():
         raise CheckpointError(f"{where} has a value that is not finite")
     return values

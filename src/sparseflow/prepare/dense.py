@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sparseflow.checkpoint.checkpoint import Checkpoint
 from sparseflow.checkpoint.model_config import rotary_parameters
 from sparseflow.container.dense_layout import INV_FREQ_NAME, NEG_EXP_A, DenseTensor, entries_of
-from sparseflow.container.matrix_formats import ROW_BLOCK, convert_rows, to_float32
+from sparseflow.container.matrix_formats import ROW_BLOCK, check_dtype, convert_rows, to_float32
 from sparseflow.prepare.derived import inv_freq, neg_exp
 
 BLOCK_BYTES = 8 << 20
@@ -29,12 +29,13 @@ class Block:
 
 
 def check_dense(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> None:
-    """Raises CheckpointError if a tensor is missing or of a shape that config.json does not ask
-    for.
+    """Raises CheckpointError if a tensor is missing or of a shape that config.json does not ask for, UnsupportedError
+    if it is of a dtype that is not read.
     """
     for tensor in tensors:
         if tensor.canonical:
-            checkpoint.get(tensor.canonical, tensor.source_shape)
+            source = checkpoint.get(tensor.canonical, tensor.source_shape)
+            check_dtype(source.dtype, f"{source.file}: tensor {source.name!r}")
 
 
 def dense_blocks(checkpoint: Checkpoint, tensor: DenseTensor) -> Iterator[Block]:

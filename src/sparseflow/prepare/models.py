@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
-from sparseflow.checkpoint.index import INDEX_NAME, SINGLE_NAME
+from sparseflow.checkpoint.index import holds_weights
 from sparseflow.container.manifest import FORMAT_VERSION, MANIFEST_NAME
 from sparseflow.container.recipes import get_recipe
 from sparseflow.errors import ConfigError, ContainerError, UnsupportedError
@@ -53,15 +53,8 @@ def resolve_model(
     raise ConfigError(f"no model {name!r}; did you mean: sparseflow run demo {name!r}")
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether a directory holds a publisher's files rather than a container."""
-    return not (path / MANIFEST_NAME).exists() and any(
-        (path / name).exists() for name in (INDEX_NAME, SINGLE_NAME)
-    )
-
-
 def _as_container(path: Path) -> Path:
-    if is_checkpoint(path):
+    if not (path / MANIFEST_NAME).exists() and holds_weights(path):
         raise ConfigError(
             f"{path}: a checkpoint, not a container; first: sparseflow prepare {path} --recipe {DEFAULT_RECIPE}"
             " --output DIR"

@@ -23,6 +23,7 @@ from sparseflow.container.manifest import (
     Manifest,
     expert_file_name,
 )
+from sparseflow.container.matrix_formats import check_dtype
 from sparseflow.container.recipes import Recipe
 from sparseflow.container.writer import Write, write_layer
 from sparseflow.errors import CheckpointError, UnsupportedError
@@ -113,6 +114,7 @@ def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
             f" {checkpoint.config['model_type']} claims: {names}; `sparseflow inspect` lists all"
         )
     slices = ExpertSlices(checkpoint)
+    check_dtype(slices.dtype, f"{checkpoint.path}: weights of experts")
     dense = dense_tensors(checkpoint.config, recipe)
     check_dense(checkpoint, dense)
     layouts = {

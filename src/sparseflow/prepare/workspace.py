@@ -257,5 +257,11 @@ def _sync_directory(directory: Path) -> None:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as problem:
+            if problem.errno not in (
+                errno.EINVAL,
+                errno.ENOTSUP,
+            ):  # not every filesystem syncs directories
+                raise
         finally:
             os.close(descriptor)
