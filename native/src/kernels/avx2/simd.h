@@ -157,30 +157,39 @@ SPARSEFLOW_INLINE void store_bytes(int8_t* p, I32 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(lo, hi));
 }
 
-// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t][k].
-// abs(w) <= 128 as unsigned times sign(x, w): a pair is at most 32,512, so maddubs cannot saturate.
+// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t * x_stride +
+// k]. abs(w) <= 128 as unsigned times sign(x, w): a pair is at most 32,512, so maddubs cannot
+// saturate.
 template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* const* x,
-                                  const int32_t* /*x_sums*/, I32* out) {
+SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
+                                  const int32_t* /*x_sums*/, int64_t /*sums_stride*/, I32* out) {
   const __m256i offset = _mm256_set1_epi8(-128);
   const __m256i ones = _mm256_set1_epi16(1);
+  __m256i low[kTokens];
+  __m256i high[kTokens];
   for (int t = 0; t < kTokens; ++t) {
-    out[t] = set_int(0);
+    low[t] = _mm256_setzero_si256();
+    high[t] = _mm256_setzero_si256();
   }
+#pragma GCC unroll 1
   for (int k = 0; k < 16; ++k) {
     const __m256i lo = _mm256_xor_si256(load_ints(w + 64 * k), offset);
     const __m256i hi = _mm256_xor_si256(load_ints(w + 64 * k + 32), offset);
     const __m256i abs_lo = _mm256_abs_epi8(lo);
     const __m256i abs_hi = _mm256_abs_epi8(hi);
+#pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) {
       int32_t four;
-      __builtin_memcpy(&four, x[t] + 4 * k, 4);
+      __builtin_memcpy(&four, x + t * x_stride + 4 * k, 4);
       const __m256i inputs = _mm256_set1_epi32(four);
       const __m256i p = _mm256_maddubs_epi16(abs_lo, _mm256_sign_epi8(inputs, lo));
       const __m256i q = _mm256_maddubs_epi16(abs_hi, _mm256_sign_epi8(inputs, hi));
-      out[t].lo = _mm256_add_epi32(out[t].lo, _mm256_madd_epi16(p, ones));
-      out[t].hi = _mm256_add_epi32(out[t].hi, _mm256_madd_epi16(q, ones));
+      low[t] = _mm256_add_epi32(low[t], _mm256_madd_epi16(p, ones));
+      high[t] = _mm256_add_epi32(high[t], _mm256_madd_epi16(q, ones));
     }
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    out[t] = {low[t], high[t]};
   }
 }
 

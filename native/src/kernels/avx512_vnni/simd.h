@@ -110,22 +110,27 @@ SPARSEFLOW_INLINE void store_bytes(int8_t* p, I32 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 
-// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t][k].
-// vpdpbusd multiplies unsigned codes by signed inputs exactly; the offset is 128 times the sum of
-// the inputs.
+// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t * x_stride +
+// k]. vpdpbusd multiplies unsigned codes by signed inputs exactly; the offset is 128 times the sum
+// of the inputs.
 template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* const* x, const int32_t* x_sums,
-                                  I32* out) {
+SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
+                                  const int32_t* x_sums, int64_t sums_stride, I32* out) {
+  __m512i sums[kTokens];
   for (int t = 0; t < kTokens; ++t) {
-    out[t] = set_int(-128 * x_sums[t]);
+    sums[t] = _mm512_set1_epi32(-128 * x_sums[t * sums_stride]);
   }
   for (int k = 0; k < 16; ++k) {
     const __m512i codes = _mm512_loadu_si512(w + 64 * k);
+#pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) {
       int32_t four;
-      __builtin_memcpy(&four, x[t] + 4 * k, 4);
-      out[t].v = _mm512_dpbusd_epi32(out[t].v, codes, _mm512_set1_epi32(four));
+      __builtin_memcpy(&four, x + t * x_stride + 4 * k, 4);
+      sums[t] = _mm512_dpbusd_epi32(sums[t], codes, _mm512_set1_epi32(four));
     }
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    out[t] = {sums[t]};
   }
 }
 

@@ -107,26 +107,20 @@ void float_matmul(const MatrixView& w, int64_t block_begin, int64_t block_end, c
 template <int kTokens>
 SPARSEFLOW_INLINE void int8_block(const uint8_t* codes, F32 row_scales, const Activations& x,
                                   int64_t token, int64_t num_groups, F32* acc) {
-  const int8_t* inputs[kTokens];
-  const int32_t* code_sums[kTokens];
-  const float* scales[kTokens];
+  const int64_t stride = num_groups * kGroup;
+  const int8_t* inputs = x.codes + token * stride;
+  const int32_t* code_sums = x.sums + token * num_groups;
+  const float* scales = x.scales + token * num_groups;
   for (int t = 0; t < kTokens; ++t) {
-    inputs[t] = x.codes + (token + t) * num_groups * kGroup;
-    code_sums[t] = x.sums + (token + t) * num_groups;
-    scales[t] = x.scales + (token + t) * num_groups;
     acc[t] = zero();
   }
   for (int64_t g = 0; g < num_groups; ++g) {
-    const int8_t* group_inputs[kTokens];
-    int32_t group_code_sums[kTokens];
-    for (int t = 0; t < kTokens; ++t) {
-      group_inputs[t] = inputs[t] + g * kGroup;
-      group_code_sums[t] = code_sums[t][g];
-    }
     I32 sums[kTokens];
-    group_sums<kTokens>(codes + g * kGroup * kLanes, group_inputs, group_code_sums, sums);
+    group_sums<kTokens>(codes + g * kGroup * kLanes, inputs + g * kGroup, stride, code_sums + g,
+                        num_groups, sums);
     for (int t = 0; t < kTokens; ++t) {
-      acc[t] = fma(to_float(sums[t]), mul(row_scales, set(scales[t][g])), acc[t]);
+      const F32 scale = mul(row_scales, set(scales[t * num_groups + g]));
+      acc[t] = fma(to_float(sums[t]), scale, acc[t]);
     }
   }
 }

@@ -243,11 +243,12 @@ SPARSEFLOW_INLINE void store_bytes(int8_t* p, I32 a) {
   }
 }
 
-// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t][k].
+// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t * x_stride +
+// k].
 #if defined(__SSE2__)
 template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* const* x,
-                                  const int32_t* /*x_sums*/, I32* out) {
+SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
+                                  const int32_t* /*x_sums*/, int64_t /*sums_stride*/, I32* out) {
   // Signed int16 codes times int16 activations: pmaddwd leaves two partial sums a row, two rows a
   // register.
   for (int t = 0; t < kTokens; ++t) {
@@ -259,7 +260,7 @@ SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* const* x,
     const __m128i offset = _mm_set1_epi16(128);
     for (int k = 0; k < 16; ++k) {
       int32_t four;
-      __builtin_memcpy(&four, x[t] + 4 * k, 4);
+      __builtin_memcpy(&four, x + t * x_stride + 4 * k, 4);
       const __m128i bytes = _mm_cvtsi32_si128(four);
       const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
       const __m128i inputs = _mm_unpacklo_epi64(words, words);
@@ -283,14 +284,14 @@ SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* const* x,
 }
 #else
 template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* const* x,
-                                  const int32_t* /*x_sums*/, I32* out) {
+SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
+                                  const int32_t* /*x_sums*/, int64_t /*sums_stride*/, I32* out) {
   for (int t = 0; t < kTokens; ++t) {
     int32_t total[16] = {};
     for (int k = 0; k < 16; ++k) {
       for (int r = 0; r < 16; ++r) {
         for (int j = 0; j < 4; ++j) {
-          total[r] += (w[64 * k + 4 * r + j] - 128) * x[t][4 * k + j];
+          total[r] += (w[64 * k + 4 * r + j] - 128) * x[t * x_stride + 4 * k + j];
         }
       }
     }
