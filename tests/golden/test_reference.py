@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -25,12 +26,14 @@ TINY = Path(__file__).parent / "tiny"
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
+    torch.set_num_threads(1)
     spec = importlib.util.spec_from_file_location("make_golden", ROOT / "tools" / "make_golden.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
