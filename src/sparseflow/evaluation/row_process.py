@@ -77,6 +77,7 @@ def _fork(arguments: Sequence[str], log: Path) -> int:
                 os.dup2(output.fileno(), 2)
                 sys.stdout = sys.stderr = os.fdopen(1, "w", encoding="utf-8", closefd=False)
                 sys.argv = [MODULE, *arguments]
+                sys.modules.pop(MODULE, None)  # runpy warns of a module that is there already
                 runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0
