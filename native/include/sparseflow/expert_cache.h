@@ -1,25 +1,26 @@
-// A bounded cache of experts, filled from storage on a miss. The bound is hard; reads in flight
-// count.
+// A bounded cache of experts, filled from storage on a miss. The bound is hard: reads in flight
+// count. docs/expert_cache.md draws the states of a slot; these are all the transitions:
 //
-// One slot holds one expert. Its states:
+//   EMPTY    -> RESERVED  acquired, and in no slot
+//   RESERVED -> LOADING   its read is submitted
+//   RESERVED -> EMPTY     its last lease died before that
+//   LOADING  -> LEASED    the read ended well, bytes checked
+//   LOADING  -> FAILED    the read ended badly; the key is forgotten at once
+//   LOADING  -> ORPHANED  its last lease died
+//   ORPHANED -> LOADING   acquired again
+//   ORPHANED -> EMPTY     the read ended, well or not
+//   LEASED   -> READY     its last lease died, and it is kept (admitted)
+//   LEASED   -> EMPTY     its last lease died, and it is not kept
+//   READY    -> LEASED    acquired
+//   READY    -> EMPTY     evicted
+//   FAILED   -> EMPTY     its last lease died
 //
-//              acquire (miss)           submit              read ok
-//     EMPTY ------------------> RESERVED ------> LOADING ------------> LEASED
-//       ^  ^  ^  ^                 |              |  ^  \ read failed    |  ^
-//       |  |  |  +-- last lease ---+   last lease |  |   v               |  | acquire (hit)
-//       |  |  |      died                    died |  |  FAILED           |  |
-//       |  |  |                                   v  | acquire |   last  v  |
-//       |  |  +------ read ended ------------- ORPHANED        |   lease READY (admitted)
-//       |  +--------- last lease died -------------------------+   died   |
-//       +------------ evicted, or not admitted --------------------------+
-//
-// * A slot with a read in flight (LOADING, ORPHANED) is never freed before the read has ended.
-// * A failed read is never cached: the key is forgotten at once, and the next acquire reads again.
-// * A leased slot is never evicted. Admission is a change of ownership; no bytes move.
+// So: a slot with a read in flight (LOADING, ORPHANED) is never freed before the read has ended; a
+// failed read is never cached, and the next acquire reads again; a leased slot is never evicted.
 //
 // Slots are shared out by count: each layer keeps up to layer_capacity experts, the rest are
-// transient (a lease's misses and orphans live there until they are admitted). Below
-// num_experts_per_tok slots a layer, one pool serves all layers.
+// transient (the misses of leases live there until they are admitted). Admission is a change of
+// ownership; no bytes move. Below num_experts_per_tok slots a layer, one pool serves all layers.
 #pragma once
 
 #include <condition_variable>

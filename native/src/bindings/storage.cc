@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "bindings.h"
-#include "io/fault_script.h"
 #include "sparseflow/errors.h"
 #include "sparseflow/moe_forward.h"
 #include "sparseflow/resident_source.h"
@@ -195,45 +194,6 @@ void bind_engines(nb::module_& m) {
       "An engine by its name; ConfigError names the known ones.");
   m.def("read_engine_names", &read_engine_names);
   m.def("policy_names", &policy_names);
-}
-
-void bind_testing(nb::module_& m) {
-  nb::module_ testing =
-      m.def_submodule("testing", "Read engines that fail on command. For tests alone.");
-  nb::class_<FaultScript>(
-      testing, "FaultScript",
-      "What goes wrong in which read system call; `call` counts from now, 0 is the next.")
-      .def(nb::init<>())
-      .def("fail", &FaultScript::fail, nb::arg("call"), nb::arg("errno"),
-           "The call fails with this errno.")
-      .def("shorten", &FaultScript::shorten, nb::arg("call"), nb::arg("nbytes"),
-           "It reads at most nbytes.")
-      .def(
-          "delay",
-          [](FaultScript& s, int64_t call, double seconds) {
-            s.delay(call, static_cast<int64_t>(seconds * 1e6));
-          },
-          nb::arg("call"), nb::arg("seconds"), "It takes so much longer.")
-      .def("flip_bit", &FaultScript::flip_bit, nb::arg("call"),
-           "One bit of what it reads is wrong.")
-      .def(
-          "always",
-          [](FaultScript& s, int error_number, int64_t short_bytes, double delay_seconds,
-             bool flips_bit) {
-            s.always(
-                {error_number, short_bytes, static_cast<int64_t>(delay_seconds * 1e6), flips_bit});
-          },
-          nb::arg("errno") = 0, nb::arg("nbytes") = -1, nb::arg("seconds") = 0.0,
-          nb::arg("flip_bit") = false, "Every call without a fault of its own, until clear().")
-      .def("clear", &FaultScript::clear)
-      .def_prop_ro("num_calls", &FaultScript::num_calls);
-  testing.def(
-      "fault_engine",
-      [](const std::shared_ptr<FaultScript>& script, int queue_depth, bool direct_io) {
-        return create_fault_engine(script, {queue_depth, direct_io});
-      },
-      nb::arg("script"), nb::arg("queue_depth") = 4, nb::arg("direct_io") = true,
-      "A pread engine whose system calls follow the script.");
 }
 
 void bind_sources(nb::module_& m) {

@@ -16,7 +16,7 @@ double now_seconds() noexcept {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-bool may_change(SlotState from, SlotState to) noexcept {
+[[maybe_unused]] bool may_change(SlotState from, SlotState to) noexcept {
   using enum SlotState;
   switch (from) {
     case kEmpty:

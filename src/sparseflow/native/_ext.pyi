@@ -258,6 +258,22 @@ class testing:  # noqa: N801
         script: testing.FaultScript, queue_depth: int = 4, direct_io: bool = True
     ) -> ReadEngine:
         """A pread engine whose system calls follow the script."""
+    @staticmethod
+    def read_range(engine: ReadEngine, path: str, offset: int, nbytes: int) -> bytes:
+        """One read through an engine. StorageError."""
+
+    class EvictionPolicy:
+        """Ranks experts; see eviction_policy.h."""
+
+        @property
+        def name(self) -> str: ...
+        def observe(self, layer: int, experts: NDArray[np.int32]) -> None: ...
+        def score(self, layer: int, expert: int) -> float: ...
+
+    @staticmethod
+    def create_policy(
+        name: str, num_layers: int, num_experts: int
+    ) -> testing.EvictionPolicy: ...
 
 class ExpertCounters:
     """What a store did since it was opened."""
