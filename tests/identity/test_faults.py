@@ -92,7 +92,9 @@ def test_ctrl_c_in_decode_leaves_no_lease(engine: Engine, expected: Fingerprint,
     assert_unharmed(engine, expected)
 
 
-def generate_forever(engine: Engine) -> None:
+def generate_until_ctrl_c(engine: Engine, seconds: float) -> None:
+    """Ctrl-C arrives after that many seconds of generating, wherever it then is."""
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
     while True:
         fingerprint(engine)
 
@@ -101,11 +103,8 @@ def generate_forever(engine: Engine) -> None:
 def test_ctrl_c_at_any_moment_leaves_no_lease(
     engine: Engine, expected: Fingerprint, delay_ms: int
 ) -> None:
-    timer = threading.Timer(delay_ms / 1000, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        generate_forever(engine)
-    timer.join()
+        generate_until_ctrl_c(engine, delay_ms / 1000)
     assert_unharmed(engine, expected)
 
 
@@ -199,11 +198,8 @@ def test_ctrl_c_while_reads_are_under_way_leaves_no_lease(
     script = _ext.testing.FaultScript()
     with fault_engine_of(tiny_moe, script) as engine:
         script.always(seconds=0.02)
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            generate_forever(engine)
-        timer.join()
+            generate_until_ctrl_c(engine, 0.05)
         script.clear()
         assert_unharmed(engine, expected)
 
