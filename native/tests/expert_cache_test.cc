@@ -147,7 +147,8 @@ void scored_keeps_what_is_chosen_often_and_lru_what_was_chosen_last() {
     setup.step(0, {3, 4});
     const Ids cached = setup.cache().cached_in(0);
     check(cached.size() == 3 && cached[1] == 3 && cached[2] == 4, "the last step is kept");
-    check(cached[0] == (policy == "lru" ? 2 : 1), policy + " keeps the right third");
+    check(cached[0] == (policy == "lru" ? 2 : 1),
+          policy + " keeps the right third, not " + std::to_string(cached[0]));
   }
 }
 
