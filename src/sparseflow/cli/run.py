@@ -58,7 +58,7 @@ def run(
     ] = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeat less.")] = None,
     presence_penalty: Annotated[float | None, typer.Option(help="Above 0: repeat less.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text. Default: 0.")] = None,
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="End before TEXT; repeatable.")
     ] = None,
@@ -93,12 +93,13 @@ def run(
     from sparseflow.cli.answer import Answer, Question
 
     is_printing = json != "-"
-    with progress_bars(quiet=quiet) as progress:
+    with progress_bars(quiet=quiet, in_bytes=True) as progress:
         path = models.resolve(model, models_dir, progress)
-        watch.lap("resolve_seconds")
-        text = _read_prompt(model, prompt)
-        watch.lap("prompt_seconds")
-        question = Question(text, system=system, is_raw=raw, thinking=thinking, sampling=sampling)
+    watch.lap("resolve_seconds")
+    text = _read_prompt(model, prompt)
+    watch.lap("prompt_seconds")
+    question = Question(text, system=system, is_raw=raw, thinking=thinking, sampling=sampling)
+    with progress_bars(quiet=quiet) as progress:
         answer = Answer(question, watch, progress, is_hashing=json is not None)
         answer.open(path, engine)
         is_interrupted = answer.write(sys.stdout if is_printing else None, is_echoing=not quiet)
