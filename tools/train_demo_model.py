@@ -651,6 +651,7 @@ def write_model(model: Any, tokenizer: Path, output: Path) -> None:
     rounded.generation_config.do_sample = True
     rounded.generation_config.temperature = 0.7
     rounded.generation_config.top_k = 40
+    rounded.generation_config.repetition_penalty = 1.1
     rounded.save_pretrained(output)
     shutil.copy(tokenizer, output / "tokenizer.json")
 
