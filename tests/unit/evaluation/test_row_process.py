@@ -64,7 +64,7 @@ def test_arguments_say_all_that_a_row_varies(launch: Launch) -> None:
     for flag in (
         "--store=streaming --policy=lru --threads=3 --prefill-chunk=7 --isa=portable",
         "--cache=4096 --no-direct-io",
-        "--temperature=0 --ignore-eos --max-new-tokens=2",
+        "--temperature=0 --repetition-penalty=1 --presence-penalty=0 --ignore-eos --max-new-tokens=2",
     ):
         assert flag in told
 
