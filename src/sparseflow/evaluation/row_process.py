@@ -29,7 +29,8 @@ class RowProcess:
 
     def __init__(self, container: Path, prompt: str, new_tokens: int) -> None:
         self._fixed = [
-            "run", str(container.resolve()), prompt, "--raw", "--temperature=0", "--ignore-eos",
+            "run", str(container.resolve()), prompt, "--raw", "--temperature=0", "--repetition-penalty=1",
+            "--presence-penalty=0", "--ignore-eos",
             f"--max-new-tokens={new_tokens}", "--quiet",
         ]  # fmt: skip
         self._isa_names = frozenset(_ext.isa_names())
