@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from sparseflow.prepare.prepare import prepare
 
 GOLDEN = Path(__file__).parent / "golden" / "tiny"
+
+# A shell starts background jobs with Ctrl-C ignored, and so would be every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
