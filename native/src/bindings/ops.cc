@@ -16,6 +16,7 @@
 #include "bindings.h"
 #include "sparseflow/dispatch.h"
 #include "sparseflow/errors.h"
+#include "sparseflow/sfi_file.h"
 
 namespace sparseflow {
 namespace {
@@ -346,28 +347,14 @@ nb::tuple quantize_int8_array(
 WeightFormat parse_format(const std::string& name) {
   for (const WeightFormat format :
        {WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kFloat32}) {
-    if (name == format_name(format)) {
+    if (name == weight_format_name(format)) {
       return format;
     }
   }
-  if (name == format_name(WeightFormat::kInt4G64)) {
+  if (name == weight_format_name(WeightFormat::kInt4G64)) {
     throw UnsupportedError("format int4-g64-v1: this version has no kernel for it");
   }
   throw ConfigError("unknown format '" + name + "'; known: bf16-v1, int8-v1, float32");
-}
-
-const char* format_name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kBf16:
-      return "bf16-v1";
-    case WeightFormat::kInt8:
-      return "int8-v1";
-    case WeightFormat::kInt4G64:
-      return "int4-g64-v1";
-    case WeightFormat::kFloat32:
-      return "float32";
-  }
-  return "unknown";
 }
 
 int64_t Matrix::nbytes() const noexcept {
@@ -401,7 +388,8 @@ void bind_ops(nb::module_& m) {
   nb::class_<Matrix>(m, "Matrix")
       .def("__init__", make_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"),
            nb::arg("codes").noconvert(), nb::arg("scales").noconvert().none() = nb::none())
-      .def_prop_ro("format", [](const Matrix& self) { return format_name(self.view.format); })
+      .def_prop_ro("format",
+                   [](const Matrix& self) { return weight_format_name(self.view.format); })
       .def_prop_ro("rows", [](const Matrix& self) { return self.view.rows; })
       .def_prop_ro("cols", [](const Matrix& self) { return self.view.cols; })
       .def_prop_ro("nbytes", &Matrix::nbytes);

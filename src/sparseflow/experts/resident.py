@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sparseflow.errors import ConfigError
-from sparseflow.experts.store import ExpertStats, ExpertStore
+from sparseflow.experts.store import ExpertStore, StoreSize
 from sparseflow.native import _ext
 
 
@@ -29,7 +28,6 @@ class ResidentStore(ExpertStore):
 
         Raises ContainerError, UnsupportedError, StorageError, or BudgetError if the memory is refused.
         """
-        super().__init__(runtime)
         names = [str(path) for path in paths]
         source = _ext.ResidentSource(names, queue_depth, direct_io, engine)
         for layer in range(source.num_layers):
@@ -38,42 +36,11 @@ class ResidentStore(ExpertStore):
             source.load_layer(layer)
         if progress is not None:
             progress("experts", source.num_layers, source.num_layers)
-        self._source: _ext.ResidentSource | None = source
-        self._last = self._read_stats(source)
+        super().__init__(runtime, source)
 
-    @property
-    def source(self) -> _ext.ResidentSource:
-        if self._source is None:
-            raise ConfigError("the expert store is closed")
-        return self._source
-
-    def stats(self) -> ExpertStats:
-        if self._source is not None:
-            self._last = self._read_stats(self._source)
-        return self._last
-
-    @property
-    def active_leases(self) -> int:
-        return 0 if self._source is None else self._source.active_leases
-
-    def close(self) -> None:
-        self.stats()
-        self._is_closed, self._source = True, None
-
-    @staticmethod
-    def _read_stats(source: _ext.ResidentSource) -> ExpertStats:
-        counters = source.counters
-        return ExpertStats(
-            hits=counters.hits,
-            misses=counters.misses,
-            evictions=counters.evictions,
-            reads=counters.reads,
-            failed_reads=counters.failed_reads,
-            bytes_read=counters.bytes_read,
-            read_wait_seconds=counters.read_wait_seconds,
-            read_busy_seconds=counters.read_busy_seconds,
-            direct_io=source.is_direct,
-            capacity_slots=source.num_layers * source.num_experts,
-            capacity_bytes=source.resident_bytes,
-            resident_bytes=source.resident_bytes,
+    def _measure(self) -> StoreSize:
+        source = self.source
+        assert isinstance(source, _ext.ResidentSource)
+        return StoreSize(
+            source.num_layers * source.num_experts, source.resident_bytes, source.resident_bytes
         )

@@ -49,15 +49,29 @@ class ExpertStats:
         return asdict(self)
 
 
+Source = _ext.ResidentSource | _ext.StreamingSource
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """The last three fields of ExpertStats, which do not change while a store is open."""
+
+    capacity_slots: int
+    capacity_bytes: int
+    resident_bytes: int
+
+
 class ExpertStore(ABC):
     """The routed experts of all layers. One thread at a time computes; a context manager."""
 
     kind: StoreKind
     """`resident` or `streaming`."""
 
-    def __init__(self, runtime: _ext.Runtime) -> None:
+    def __init__(self, runtime: _ext.Runtime, source: Source) -> None:
         self._runtime = runtime
-        self._is_closed = False
+        self._source: Source | None = source
+        self._size = self._measure()
+        self._last = self._read_stats(source)
 
     def compute(
         self,
@@ -73,27 +87,51 @@ class ExpertStore(ABC):
         Raises StorageError or ContainerError if an expert cannot be read; nothing stays leased, and a later call reads
         it again. The interpreter lock is released meanwhile.
         """
-        if self._is_closed:
-            raise ConfigError("the expert store is closed")
         _ext.moe_forward(self._runtime, self.source, layer, x, topk_ids, topk_weights, shared, out)
 
     @property
-    @abstractmethod
-    def source(self) -> _ext.ExpertSource:
+    def source(self) -> Source:
         """The native side. Raises ConfigError once closed."""
+        if self._source is None:
+            raise ConfigError("the expert store is closed")
+        return self._source
 
     @abstractmethod
+    def _measure(self) -> StoreSize:
+        """Sizes of the open store."""
+
     def stats(self) -> ExpertStats:
         """Also after close: then the last values."""
+        if self._source is not None:
+            self._last = self._read_stats(self._source)
+        return self._last
 
     @property
-    @abstractmethod
     def active_leases(self) -> int:
         """0 between calls."""
+        return 0 if self._source is None else self._source.active_leases
 
-    @abstractmethod
     def close(self) -> None:
         """Gives memory and files back. May be called twice."""
+        self.stats()
+        self._source = None
+
+    def _read_stats(self, source: Source) -> ExpertStats:
+        counters = source.counters
+        return ExpertStats(
+            hits=counters.hits,
+            misses=counters.misses,
+            evictions=counters.evictions,
+            reads=counters.reads,
+            failed_reads=counters.failed_reads,
+            bytes_read=counters.bytes_read,
+            read_wait_seconds=counters.read_wait_seconds,
+            read_busy_seconds=counters.read_busy_seconds,
+            direct_io=source.is_direct,
+            capacity_slots=self._size.capacity_slots,
+            capacity_bytes=self._size.capacity_bytes,
+            resident_bytes=self._size.resident_bytes,
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.errors import ConfigError
-from sparseflow.experts.store import ExpertStats, ExpertStore
+from sparseflow.experts.store import ExpertStore, StoreSize
 from sparseflow.native import _ext
 
 
@@ -35,9 +34,8 @@ class StreamingStore(ExpertStore):
         Raises BudgetError if not even two experts fit, ConfigError for an unknown policy or engine, ContainerError,
         UnsupportedError or StorageError for the files.
         """
-        super().__init__(runtime)
         self._capacity_bytes = capacity_bytes
-        self._source: _ext.StreamingSource | None = _ext.StreamingSource(
+        source = _ext.StreamingSource(
             [str(path) for path in paths],
             capacity_bytes,
             num_experts_per_tok,
@@ -46,13 +44,14 @@ class StreamingStore(ExpertStore):
             direct_io,
             engine,
         )
-        self._last = self._read_stats(self._source)
+        super().__init__(runtime, source)
 
     @property
     def source(self) -> _ext.StreamingSource:
-        if self._source is None:
-            raise ConfigError("the expert store is closed")
-        return self._source
+        """The cache. Raises ConfigError once closed."""
+        source = super().source
+        assert isinstance(source, _ext.StreamingSource)
+        return source
 
     def export_heat(self) -> NDArray[np.float32]:
         """What was chosen how often and when, [num_layers, num_experts, 2]; for import_heat of the same policy."""
@@ -62,32 +61,5 @@ class StreamingStore(ExpertStore):
         """Goes on with the history of an earlier run. Changes what is evicted, never an output."""
         self.source.import_heat(heat)
 
-    def stats(self) -> ExpertStats:
-        if self._source is not None:
-            self._last = self._read_stats(self._source)
-        return self._last
-
-    @property
-    def active_leases(self) -> int:
-        return 0 if self._source is None else self._source.active_leases
-
-    def close(self) -> None:
-        self.stats()
-        self._is_closed, self._source = True, None
-
-    def _read_stats(self, source: _ext.StreamingSource) -> ExpertStats:
-        counters = source.counters
-        return ExpertStats(
-            hits=counters.hits,
-            misses=counters.misses,
-            evictions=counters.evictions,
-            reads=counters.reads,
-            failed_reads=counters.failed_reads,
-            bytes_read=counters.bytes_read,
-            read_wait_seconds=counters.read_wait_seconds,
-            read_busy_seconds=counters.read_busy_seconds,
-            direct_io=source.is_direct,
-            capacity_slots=source.capacity_slots,
-            capacity_bytes=self._capacity_bytes,
-            resident_bytes=source.arena_bytes,
-        )
+    def _measure(self) -> StoreSize:
+        return StoreSize(self.source.capacity_slots, self._capacity_bytes, self.source.arena_bytes)
