@@ -265,6 +265,25 @@ def write_shard(path: Path, tensors: list[Tensor], seed: int, *, is_empty: bool)
                 file.write(block.data)
 
 
+def word_tokenizer(vocab_size: int) -> dict[str, Any]:
+    """A tokenizer.json in which the word `t17` is the token 17, so that text names token ids."""
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {f"t{i}": i for i in range(vocab_size)},
+            "unk_token": "t0",
+        },
+    }
+
+
 def write_checkpoint(
     directory: Path,
     config: dict[str, Any],
@@ -273,9 +292,11 @@ def write_checkpoint(
     *,
     is_empty: bool,
 ) -> None:
-    """config.json, the shards, and the index if there is more than one."""
+    """config.json, a tokenizer, the shards, and the index if there is more than one."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    vocab_size = config.get("text_config", config)["vocab_size"]
+    (directory / "tokenizer.json").write_text(json.dumps(word_tokenizer(vocab_size)) + "\n")
     weight_map = {}
     for number, tensors in enumerate(shards, 1):
         name = (

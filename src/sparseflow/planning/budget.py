@@ -139,14 +139,18 @@ def fixed_budget(
 ) -> Budget:
     """Everything but the arena."""
     ctx = min(config.ctx, text_config["max_position_embeddings"])
-    tokenizer = (container / "tokenizer.json").stat().st_size
+    tokenizer = container / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise ContainerError(
+            f"{tokenizer}: missing; prepare the model again from a checkpoint with a tokenizer"
+        )
     return Budget(
         dense_bytes=dense_bytes(manifest),
         state_bytes=state_bytes(text_config, ctx, 4 if manifest.recipe == "bf16" else 2),
         workspace_bytes=workspace_bytes(
             text_config, min(config.prefill_chunk or DEFAULT_PREFILL_CHUNK, ctx)
         ),
-        interpreter_bytes=INTERPRETER_BYTES + TOKENIZER_FACTOR * tokenizer,
+        interpreter_bytes=INTERPRETER_BYTES + TOKENIZER_FACTOR * tokenizer.stat().st_size,
         arena_bytes=0,
         ram_bytes=ram_bytes,
     )

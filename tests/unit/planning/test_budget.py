@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sparseflow.config import EngineConfig
-from sparseflow.errors import BudgetError
+from sparseflow.errors import BudgetError, ContainerError
 from sparseflow.planning import budget as planning
 from sparseflow.planning.budget import arena_sizes, default_ram_bytes, settle
 
@@ -84,3 +85,10 @@ def test_arena_sizes_ascend_below_the_full_one(tiny_moe: Path) -> None:
     partial, full = arena_sizes(tiny_moe)
     assert partial == sorted(set(partial))
     assert partial[-1] < full
+
+
+def test_container_without_a_tokenizer_is_refused(tiny_moe: Path, tmp_path: Path) -> None:
+    container = shutil.copytree(tiny_moe, tmp_path / "container")
+    (container / "tokenizer.json").unlink()
+    with pytest.raises(ContainerError, match=r"tokenizer\.json: missing"):
+        _settle(container)

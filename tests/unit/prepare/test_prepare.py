@@ -78,6 +78,7 @@ def test_the_same_checkpoint_gives_the_same_bytes(
     assert set(reference) == {
         "manifest.json",
         "config.json",
+        "tokenizer.json",
         DENSE,
         *(f"experts/layer_{i:03d}.sfi" for i in range(4)),
     }
@@ -208,6 +209,7 @@ def test_full_disk_is_reported_and_the_next_run_goes_on(
     assert "more bytes were to be written" in str(caught.value)
     assert set(contents(output)) == {
         "config.json",
+        "tokenizer.json",
         DENSE,
         "experts/layer_000.sfi",
         ".prepare/journal.json",
