@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from sparseflow.errors import ConfigError
@@ -12,6 +11,7 @@ from sparseflow.errors import ConfigError
 StoreKind = Literal["auto", "resident", "streaming"]
 PolicyKind = Literal["scored", "lru"]
 ISA_NAMES = ("auto", "portable", "avx2", "avx512_vnni")
+DEFAULT_PREFILL_CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,11 @@ class EngineConfig:
     """Compute threads; None: physical cores within affinity and quota. Read threads are not counted."""
     isa: str = "auto"
     prefill_chunk: int | None = None
-    """Prompt tokens computed together; None: 256."""
+    """Prompt tokens computed together; None: DEFAULT_PREFILL_CHUNK."""
     direct_io: bool = True
     """Read experts past the page cache where the filesystem allows it."""
     queue_depth: int = 4
     """Expert reads in flight."""
-    heat_dir: Path | None = None
-    """Directory in which the routing history of a container is kept between runs; None: not kept."""
 
     def __post_init__(self) -> None:
         _require_known("store", self.store, ("auto", "resident", "streaming"))

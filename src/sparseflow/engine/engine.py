@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.config import EngineConfig, SamplingParams
+from sparseflow.config import DEFAULT_PREFILL_CHUNK, EngineConfig, SamplingParams
 from sparseflow.engine.generate import Observer, Request, generate
 from sparseflow.engine.loading import Loaded, load
 from sparseflow.engine.sampler import Sampler, check_finite
@@ -25,8 +25,6 @@ from sparseflow.layers.weights import Progress
 from sparseflow.tokenizer.chat_template import ChatTemplate
 from sparseflow.tokenizer.detokenizer import create_detokenizer
 from sparseflow.tokenizer.tokenizer import Tokenizer
-
-DEFAULT_PREFILL_CHUNK = 256
 
 
 class Engine:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparseflow.checkpoint.model_config import read_text_config
-from sparseflow.config import EngineConfig
+from sparseflow.config import DEFAULT_PREFILL_CHUNK, EngineConfig
 from sparseflow.container.dense_layout import EMBEDDING_NAME
 from sparseflow.container.format import SfiLayout
 from sparseflow.container.manifest import Manifest, read_manifest
@@ -26,7 +26,6 @@ INTERPRETER_BYTES = 48 << 20
 TOKENIZER_FACTOR = 20
 """Memory of a loaded tokenizer over the bytes of its tokenizer.json."""
 MARGIN_BYTES = 1 << 30
-DEFAULT_PREFILL_CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,7 @@ def state_bytes(config: Mapping[str, Any], ctx: int, kv_bytes: int) -> int:
         key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
         matrices = 4 * config["linear_num_value_heads"] * key_dim * value_dim
         tails = 4 * _conv_dim(config) * (config["linear_conv_kernel_dim"] - 1)
-        delta = _layer_types(config).count("linear_attention")
+        delta = config["layer_types"].count("linear_attention")
     attention: int = config["num_hidden_layers"] - delta
     keys: int = config["num_key_value_heads"] * config["head_dim"] * ctx * kv_bytes
     return attention * 2 * keys + delta * (matrices + tails)
@@ -200,15 +199,6 @@ def _conv_dim(config: Mapping[str, Any]) -> int:
     keys: int = config["linear_num_key_heads"] * config["linear_key_head_dim"]
     values: int = config["linear_num_value_heads"] * config["linear_value_head_dim"]
     return 2 * keys + values
-
-
-def _layer_types(config: Mapping[str, Any]) -> list[str]:
-    types = config.get("layer_types")
-    if types is not None:
-        return list(types)
-    interval = config.get("full_attention_interval", 4)
-    kinds = ("linear_attention", "full_attention")
-    return [kinds[(i + 1) % interval == 0] for i in range(config["num_hidden_layers"])]
 
 
 def _experts(manifest: Manifest) -> tuple[int, int]:
