@@ -65,7 +65,8 @@ void every_header_field_is_checked() {
   refuse(set(28, 0, 4), "moe_intermediate_size is 0");
   refuse(set(28, 1 << 30, 4), "moe_intermediate_size is");
   refuse(set(28, 49, 4), "bytes, the geometry needs");
-  refuse(set(32, 3, 4), "int4-g64-v1");
+  refuse(set(32, 3, 4), "group_size is 0");
+  refuse(set(32, 4, 4), "weight format 4");
   refuse(set(32, 99, 4), "weight format 99");
   refuse(set(36, 64, 4), "group_size is 64");
   refuse(set(40, 0, 8), "blob_bytes is 0");

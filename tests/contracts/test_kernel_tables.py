@@ -176,6 +176,36 @@ def test_int8_sums_of_extreme_codes_do_not_saturate(runtime: _ext.Runtime, sign:
         assert np.allclose(out, sign * 256 * (code - 128), rtol=1e-6)
 
 
+GROUP_FORMATS = {
+    "int8-g64-v1": (256, 128, reference.interleave),
+    "int6-g64-v1": (64, 32, reference.interleave_int6),
+    "int4-g64-v1": (16, 8, reference.interleave_int4),
+}
+
+
+@pytest.mark.parametrize("weight_format", GROUP_FORMATS)
+@pytest.mark.parametrize(("rows", "cols", "tokens"), [(16, 64, 1), (40, 200, 3), (33, 576, 21)])
+def test_grouped_linear_of_any_codes_and_scales_equals_the_reference(
+    runtime: _ext.Runtime, weight_format: str, rows: int, cols: int, tokens: int
+) -> None:
+    num_codes, offset, interleave = GROUP_FORMATS[weight_format]
+    rng = np.random.default_rng(rows + cols)
+    padded = (-(-rows // 16) * 16, -(-cols // 64) * 64)
+    codes = rng.integers(0, num_codes, padded).astype(np.uint8)
+    codes[:, cols:] = offset
+    codes[0] = num_codes - 1
+    codes[1] = 0
+    scales = rng.normal(0, 0.01, (padded[0], padded[1] // 64)).astype(np.float16)
+    scales[2:4] = [[np.float16(-6e4)], [np.float16(6e-8)]]
+    x = normal(rng, tokens, cols)
+    x[0] = np.abs(x[0]).max()  # every code is 127: the largest sums
+    matrix = _ext.Matrix(
+        weight_format, rows, cols, interleave(codes), reference.interleave_scales(scales)
+    )
+    expected = reference.group_linear(codes, offset, scales, x)[:, :rows]
+    same_bits(linear(runtime, matrix, x), expected)
+
+
 def test_activations_below_two_to_the_minus_100_are_zero(runtime: _ext.Runtime) -> None:
     rng = np.random.default_rng(5)
     codes, scales = reference.quantize_int8(normal(rng, 20, 70))

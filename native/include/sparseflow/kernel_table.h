@@ -12,7 +12,14 @@
 namespace sparseflow {
 
 // Values are permanent: .sfi files carry them (docs/sfi_format.md).
-enum class WeightFormat : int32_t { kBf16 = 1, kInt8 = 2, kInt4G64 = 3, kFloat32 = 4 };
+enum class WeightFormat : int32_t {
+  kBf16 = 1,
+  kInt8 = 2,
+  kInt4G64 = 3,
+  kFloat32 = 4,
+  kInt8G64 = 5,
+  kInt6G64 = 6,
+};
 
 enum class KvFormat : int32_t { kFloat32 = 0, kFloat16 = 1 };
 
@@ -32,6 +39,14 @@ constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * t
 //   kInt8: codes uint8 [rows/16][cols/4][16][4] after padding rows to 16 and cols to 64, code + 128
 //   (padding: 128);
 //          scales float32 [rows padded to 16] (padding: 0).
+// The others have a float16 scale for each row and 64 inputs, [rows/16][cols/64][16] (padding: 0),
+// and the same padding:
+//   kInt8G64: codes as kInt8.
+//   kInt4G64: codes [rows/16][cols/8][16][4], code + 8: byte j of step s holds input 8 s + j in its
+//   low and input 8 s + 4 + j in its high four bits (padding: 8).
+//   kInt6G64: [rows/16][cols/64] of 512 bytes as in kInt4G64, the low four bits of code + 32, and
+//   256 bytes [4][16][4]: byte j of step u holds in bits 2 m and 2 m + 1 the high two bits of input
+//   16 u + 4 m + j (padding: 32).
 struct MatrixView {
   WeightFormat format;
   int64_t rows;

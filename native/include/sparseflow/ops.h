@@ -128,10 +128,6 @@ void quantize_int8(const float* weights, int64_t rows, int64_t cols, uint8_t* co
 void quantize_int8(const uint16_t* bf16_weights, int64_t rows, int64_t cols, uint8_t* codes,
                    float* scales);
 
-// Bytes of the codes of a matrix, and number of its float32 scales.
-int64_t matrix_code_bytes(WeightFormat format, int64_t rows, int64_t cols);
-int64_t matrix_num_scales(WeightFormat format, int64_t rows);
-
 // cos and sin of float32(position * inv_freq[i]), by range reduction and polynomials in double,
 // rounded once.
 void rotary_angles(int64_t position, const float* inv_freq, int64_t count, float* cosines,

@@ -66,8 +66,6 @@ struct ExpertView {
   MatrixView down;  // [hidden_size, moe_intermediate_size]
 };
 
-const char* weight_format_name(WeightFormat format) noexcept;  // "bf16-v1", "int8-v1", ...
-
 uint64_t xxh3_64(const void* data, size_t nbytes) noexcept;
 
 // Checks the first kSfiFixedBytes of a file of file_bytes bytes. name is for messages.

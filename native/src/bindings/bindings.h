@@ -28,11 +28,14 @@ using ConstRows = Array<const float, nb::ndim<2>>;
 WeightFormat parse_format(const std::string& name);
 const char* format_name(WeightFormat format);
 
+// float32 or float16, as the format asks.
+using ScaleArray = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu, nb::ro>;
+
 // A weight matrix that keeps its arrays alive.
 struct Matrix {
   MatrixView view;
   Array<const uint8_t, nb::ndim<1>> codes;
-  std::optional<Array<const float, nb::ndim<1>>> scales;
+  std::optional<ScaleArray> scales;
 
   int64_t nbytes() const noexcept;
 };

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <span>
@@ -17,6 +18,7 @@
 #include "sparseflow/dispatch.h"
 #include "sparseflow/errors.h"
 #include "sparseflow/sfi_file.h"
+#include "sparseflow/weight_format.h"
 
 namespace sparseflow {
 namespace {
@@ -67,34 +69,47 @@ auto call(Runtime& runtime, Body body) {
   return body();
 }
 
-void check_scales(const float* scales, int64_t count) {
-  if (!is_finite(scales, count)) {
+bool has_finite_scales(const ScaleArray& scales) {
+  if (scales.itemsize() == 4) {
+    return is_finite(static_cast<const float*>(scales.data()), static_cast<int64_t>(scales.size()));
+  }
+  const auto* halves = static_cast<const uint16_t*>(scales.data());
+  return std::all_of(halves, halves + scales.size(),
+                     [](uint16_t bits) { return (bits & 0x7C00U) != 0x7C00U; });
+}
+
+void check_scales(const std::string& format_text, WeightFormat format, int64_t rows, int64_t cols,
+                  const std::optional<ScaleArray>& scales) {
+  const int64_t expected = num_scales(format, rows, cols);
+  expect((expected > 0) == scales.has_value(), expected > 0
+                                                   ? "scales: " + format_text + " needs them"
+                                                   : "scales: " + format_text + " has none");
+  if (!scales) return;
+  const int64_t item_bytes = scale_item_bytes(format);
+  const nb::dlpack::dtype wanted{static_cast<uint8_t>(nb::dlpack::dtype_code::Float),
+                                 static_cast<uint8_t>(8 * item_bytes), 1};
+  expect(scales->dtype() == wanted,
+         "scales: " + format_text + " has float" + std::to_string(8 * item_bytes) + " ones");
+  expect_shape("scales", nb::ndarray<>(*scales), {expected});
+  if (!has_finite_scales(*scales)) {
     throw ContainerError("matrix: a scale is not finite");
   }
 }
 
 void make_matrix(Matrix* self, const std::string& format_text, int64_t rows, int64_t cols,
-                 Array<const uint8_t, nb::ndim<1>> codes,
-                 const std::optional<ConstVector>& scales) {
+                 Array<const uint8_t, nb::ndim<1>> codes, const std::optional<ScaleArray>& scales) {
   const WeightFormat format = parse_format(format_text);
   constexpr int64_t kMaxDimension = int64_t{1} << 24;
   expect(rows >= 1 && cols >= 1 && rows <= kMaxDimension && cols <= kMaxDimension,
          "matrix: rows and cols must be in 1 to 2^24, got " + std::to_string(rows) + " and " +
              std::to_string(cols));
-  expect_shape("codes", nb::ndarray<>(codes), {matrix_code_bytes(format, rows, cols)});
+  expect_shape("codes", nb::ndarray<>(codes), {code_bytes(format, rows, cols)});
   const int64_t element_bytes = format == WeightFormat::kFloat32 ? 4
                                 : format == WeightFormat::kBf16  ? 2
                                                                  : 1;
   expect(reinterpret_cast<uintptr_t>(codes.data()) % static_cast<uintptr_t>(element_bytes) == 0,
          "codes: not aligned to " + std::to_string(element_bytes) + " bytes");
-  const int64_t num_scales = matrix_num_scales(format, rows);
-  expect((num_scales > 0) == scales.has_value(), num_scales > 0
-                                                     ? "scales: " + format_text + " needs them"
-                                                     : "scales: " + format_text + " has none");
-  if (scales) {
-    expect_shape("scales", nb::ndarray<>(*scales), {num_scales});
-    check_scales(scales->data(), num_scales);
-  }
+  check_scales(format_text, format, rows, cols, scales);
   new (self)
       Matrix{{format, rows, cols, codes.data(), scales ? scales->data() : nullptr}, codes, scales};
 }
@@ -325,10 +340,10 @@ nb::tuple quantize_int8_array(
          "weights: expected float32, or uint16 holding bfloat16");
   void* codes = nullptr;
   void* scales = nullptr;
-  const auto num_codes = static_cast<size_t>(matrix_code_bytes(WeightFormat::kInt8, rows, cols));
-  const auto num_scales = static_cast<size_t>(matrix_num_scales(WeightFormat::kInt8, rows));
+  const auto num_codes = static_cast<size_t>(code_bytes(WeightFormat::kInt8, rows, cols));
+  const auto scale_count = static_cast<size_t>(num_scales(WeightFormat::kInt8, rows, cols));
   nb::object code_array = owned({num_codes}, 1, nb::dtype<uint8_t>(), &codes);
-  nb::object scale_array = owned({num_scales}, 4, nb::dtype<float>(), &scales);
+  nb::object scale_array = owned({scale_count}, 4, nb::dtype<float>(), &scales);
   {
     const nb::gil_scoped_release release;
     if (is_float) {
@@ -345,21 +360,19 @@ nb::tuple quantize_int8_array(
 }  // namespace
 
 WeightFormat parse_format(const std::string& name) {
-  for (const WeightFormat format :
-       {WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kFloat32}) {
+  std::string known;
+  for (const WeightFormat format : weight_formats()) {
     if (name == weight_format_name(format)) {
       return format;
     }
+    known += (known.empty() ? "" : ", ") + std::string(weight_format_name(format));
   }
-  if (name == weight_format_name(WeightFormat::kInt4G64)) {
-    throw UnsupportedError("format int4-g64-v1: this version has no kernel for it");
-  }
-  throw ConfigError("unknown format '" + name + "'; known: bf16-v1, int8-v1, float32");
+  throw ConfigError("unknown format '" + name + "'; known: " + known);
 }
 
 int64_t Matrix::nbytes() const noexcept {
-  return matrix_code_bytes(view.format, view.rows, view.cols) +
-         4 * matrix_num_scales(view.format, view.rows);
+  return code_bytes(view.format, view.rows, view.cols) +
+         scale_bytes(view.format, view.rows, view.cols);
 }
 
 void expect_shape(const char* name, const nb::ndarray<>& array,
@@ -442,7 +455,14 @@ void bind_ops(nb::module_& m) {
       "matrix_code_bytes",
       [](const std::string& format, int64_t rows, int64_t cols) {
         expect(rows >= 0 && cols >= 0, "rows, cols: must not be negative");
-        return matrix_code_bytes(parse_format(format), rows, cols);
+        return code_bytes(parse_format(format), rows, cols);
+      },
+      nb::arg("format"), nb::arg("rows"), nb::arg("cols"));
+  m.def(
+      "matrix_scale_bytes",
+      [](const std::string& format, int64_t rows, int64_t cols) {
+        expect(rows >= 0 && cols >= 0, "rows, cols: must not be negative");
+        return scale_bytes(parse_format(format), rows, cols);
       },
       nb::arg("format"), nb::arg("rows"), nb::arg("cols"));
   m.def("philox_uniform", philox_uniform, nb::arg("seed"), nb::arg("position"));

@@ -20,6 +20,7 @@
 #include "sparseflow/moe_forward.h"
 #include "sparseflow/resident_source.h"
 #include "sparseflow/streaming_source.h"
+#include "sparseflow/weight_format.h"
 
 namespace sparseflow {
 namespace {

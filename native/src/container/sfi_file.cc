@@ -6,6 +6,7 @@
 
 #include "io/plain_file.h"
 #include "sparseflow/errors.h"
+#include "sparseflow/weight_format.h"
 
 namespace sparseflow {
 namespace {
@@ -14,6 +15,12 @@ constexpr char kMagic[8] = {'S', 'F', 'I', 'E', 'X', 'P', '\r', '\n'};
 constexpr int64_t kSectionAlignment = 64;
 constexpr int64_t kHashOffset = 160;
 constexpr int64_t kReservedOffset = 168;
+
+uint16_t load_u16(const std::byte* p) noexcept {
+  uint16_t value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
 
 uint32_t load_u32(const std::byte* p) noexcept {
   uint32_t value;
@@ -41,27 +48,15 @@ int64_t checked_field(uint64_t value, int64_t low, int64_t high, const std::stri
 }
 
 WeightFormat checked_format(uint32_t value, const std::string& name) {
-  switch (value) {
-    case static_cast<uint32_t>(WeightFormat::kBf16):
-      return WeightFormat::kBf16;
-    case static_cast<uint32_t>(WeightFormat::kInt8):
-      return WeightFormat::kInt8;
-    default:
-      throw UnsupportedError(name + ": experts in weight format " + std::to_string(value) +
-                             (value == 3 ? " (int4-g64-v1)" : "") +
-                             "; this version reads bf16-v1 (1) and int8-v1 (2)");
+  std::string known;
+  for (const WeightFormat format : weight_formats()) {
+    if (format == WeightFormat::kFloat32) continue;
+    if (value == static_cast<uint32_t>(format)) return format;
+    known += (known.empty() ? "" : ", ") + std::string(weight_format_name(format)) + " (" +
+             std::to_string(static_cast<int32_t>(format)) + ")";
   }
-}
-
-// Bytes of codes and scales of a matrix; dimensions are at most kSfiMaxDimension, so nothing
-// overflows.
-int64_t codes_bytes(WeightFormat format, int64_t rows, int64_t cols) noexcept {
-  if (format == WeightFormat::kBf16) return rows * cols * 2;
-  return round_up(rows, kLanes) * round_up(cols, kGroup);
-}
-
-int64_t scales_bytes(WeightFormat format, int64_t rows) noexcept {
-  return format == WeightFormat::kBf16 ? 0 : round_up(rows, kLanes) * int64_t{sizeof(float)};
+  throw UnsupportedError(name + ": experts in weight format " + std::to_string(value) +
+                         "; this version reads " + known);
 }
 
 constexpr const char* kPartNames[kNumSfiParts] = {"gate codes", "gate scales", "up codes",
@@ -71,9 +66,9 @@ void check_sections(const std::byte* fixed, SfiGeometry* g, const std::string& n
   const int64_t inter = g->moe_intermediate_size;
   const int64_t hidden = g->hidden_size;
   const int64_t expected[kNumSfiParts] = {
-      codes_bytes(g->format, inter, hidden), scales_bytes(g->format, inter),
-      codes_bytes(g->format, inter, hidden), scales_bytes(g->format, inter),
-      codes_bytes(g->format, hidden, inter), scales_bytes(g->format, hidden)};
+      code_bytes(g->format, inter, hidden), scale_bytes(g->format, inter, hidden),
+      code_bytes(g->format, inter, hidden), scale_bytes(g->format, inter, hidden),
+      code_bytes(g->format, hidden, inter), scale_bytes(g->format, hidden, inter)};
   int64_t end = 0;
   for (int part = 0; part < kNumSfiParts; ++part) {
     const std::string what = kPartNames[part];
@@ -104,10 +99,16 @@ bool all_equal(const std::byte* begin, const std::byte* end, std::byte value) no
   return std::all_of(begin, end, [value](std::byte b) { return b == value; });
 }
 
-bool has_finite_scales(const std::byte* scales, int64_t nbytes) noexcept {
+bool has_finite_scales(WeightFormat format, const std::byte* scales, int64_t nbytes) noexcept {
   bool finite = true;
-  for (int64_t i = 0; i < nbytes; i += 4) {
-    finite &= (load_u32(scales + i) & 0x7f800000u) != 0x7f800000u;
+  if (scale_item_bytes(format) == 2) {
+    for (int64_t i = 0; i < nbytes; i += 2) {
+      finite &= (load_u16(scales + i) & 0x7c00u) != 0x7c00u;
+    }
+  } else {
+    for (int64_t i = 0; i < nbytes; i += 4) {
+      finite &= (load_u32(scales + i) & 0x7f800000u) != 0x7f800000u;
+    }
   }
   return finite;
 }
@@ -129,20 +130,6 @@ bool has_clean_int8_padding(const MatrixView& w) noexcept {
 
 }  // namespace
 
-const char* weight_format_name(WeightFormat format) noexcept {
-  switch (format) {
-    case WeightFormat::kBf16:
-      return "bf16-v1";
-    case WeightFormat::kInt8:
-      return "int8-v1";
-    case WeightFormat::kInt4G64:
-      return "int4-g64-v1";
-    case WeightFormat::kFloat32:
-      return "float32";
-  }
-  return "unknown";
-}
-
 SfiGeometry parse_sfi_geometry(std::span<const std::byte> fixed, int64_t file_bytes,
                                const std::string& name) {
   if (fixed.size() < static_cast<size_t>(kSfiFixedBytes)) {
@@ -161,7 +148,8 @@ SfiGeometry parse_sfi_geometry(std::span<const std::byte> fixed, int64_t file_by
   g.moe_intermediate_size =
       checked_field(load_u32(p + 28), 1, kSfiMaxDimension, name, "moe_intermediate_size");
   g.format = checked_format(load_u32(p + 32), name);
-  g.group_size = checked_field(load_u32(p + 36), 0, 0, name, "group_size");
+  const int64_t group = scale_group(g.format);
+  g.group_size = checked_field(load_u32(p + 36), group, group, name, "group_size");
   g.header_bytes = round_up(kSfiFixedBytes + 8 * g.num_experts, kSfiAlignment);
   if (const uint32_t claimed = load_u32(p + 12); claimed != static_cast<uint64_t>(g.header_bytes)) {
     refuse(name, "header_bytes is " + std::to_string(claimed) + ", " +
@@ -249,7 +237,8 @@ const char* find_blob_error(const SfiGeometry& g, uint64_t expected_hash,
   if (xxh3_64(blob, static_cast<size_t>(g.blob_bytes)) != expected_hash) return "hash differs";
   for (const int part : {kGateScales, kUpScales, kDownScales}) {
     const SfiSection& scales = g.sections[static_cast<size_t>(part)];
-    if (!has_finite_scales(blob + scales.offset, scales.nbytes)) return "a scale is not finite";
+    if (!has_finite_scales(g.format, blob + scales.offset, scales.nbytes))
+      return "a scale is not finite";
   }
   return nullptr;
 }

@@ -5,6 +5,8 @@
 #include <cassert>
 #include <cstring>
 
+#include "sparseflow/weight_format.h"
+
 namespace sparseflow {
 namespace {
 
@@ -14,33 +16,6 @@ constexpr int64_t kMaxChunk = 8;  // row blocks: gate and up of a tile then fit 
 constexpr int64_t kItemsPerThread = 8;  // enough for fast and slow cores to even out
 
 int64_t num_blocks(int64_t rows) noexcept { return round_up(rows, kLanes) / kLanes; }
-
-// The rows of 16-row blocks [begin, end) as a matrix of their own.
-MatrixView row_blocks(const MatrixView& w, int64_t begin, int64_t end) noexcept {
-  const int64_t first = begin * kLanes;
-  const int64_t padded_cols = round_up(w.cols, kGroup);
-  const auto* codes = static_cast<const std::byte*>(w.codes);
-  const auto* scales = static_cast<const std::byte*>(w.scales);
-  MatrixView part = w;
-  part.rows = std::min(w.rows, end * kLanes) - first;
-  switch (w.format) {
-    case WeightFormat::kBf16:
-      part.codes = codes + first * w.cols * 2;
-      break;
-    case WeightFormat::kFloat32:
-      part.codes = codes + first * w.cols * 4;
-      break;
-    case WeightFormat::kInt8:
-      part.codes = codes + first * padded_cols;
-      part.scales = scales + first * int64_t{sizeof(float)};
-      break;
-    case WeightFormat::kInt4G64:
-      part.codes = codes + first * padded_cols / 2;
-      part.scales = scales + first * (padded_cols / kGroup) * 2;
-      break;
-  }
-  return part;
-}
 
 // The input rows from token on, as a matmul takes them.
 Activations input_rows(const Activations& x, int64_t token, int64_t padded_cols) noexcept {

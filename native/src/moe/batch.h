@@ -27,10 +27,6 @@ struct BatchShape {
   bool has_float;            // some are not
 };
 
-inline bool is_integer(WeightFormat format) noexcept {
-  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4G64;
-}
-
 // How many rows a batch may have so that its buffers stay within about 16 MiB, at least one tile.
 int64_t max_batch_rows(int64_t hidden_size, int64_t max_intermediate) noexcept;
 

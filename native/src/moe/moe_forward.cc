@@ -6,6 +6,7 @@
 #include "moe/batch.h"
 #include "sparseflow/errors.h"
 #include "sparseflow/ops.h"
+#include "sparseflow/weight_format.h"
 
 namespace sparseflow {
 namespace {

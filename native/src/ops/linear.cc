@@ -3,6 +3,7 @@
 #include <span>
 
 #include "sparseflow/ops.h"
+#include "sparseflow/weight_format.h"
 
 namespace sparseflow {
 namespace {
@@ -12,31 +13,9 @@ namespace {
 constexpr int64_t kItemsPerThread = 8;
 constexpr int64_t kMinItemWeights = 16 * 1024;
 
-bool is_quantized(WeightFormat format) {
-  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4G64;
-}
-
 int64_t num_blocks(const MatrixView& w) { return (w.rows + kLanes - 1) / kLanes; }
 
 }  // namespace
-
-int64_t matrix_code_bytes(WeightFormat format, int64_t rows, int64_t cols) {
-  switch (format) {
-    case WeightFormat::kBf16:
-      return rows * cols * 2;
-    case WeightFormat::kFloat32:
-      return rows * cols * 4;
-    case WeightFormat::kInt8:
-      return round_up(rows, kLanes) * round_up(cols, kGroup);
-    case WeightFormat::kInt4G64:
-      return round_up(rows, kLanes) * round_up(cols, kGroup) / 2;
-  }
-  return 0;
-}
-
-int64_t matrix_num_scales(WeightFormat format, int64_t rows) {
-  return format == WeightFormat::kInt8 ? round_up(rows, kLanes) : 0;
-}
 
 Activations prepare_activations(Runtime& runtime, const float* x, int64_t num_tokens, int64_t cols,
                                 bool quantized) {
@@ -70,7 +49,7 @@ void linear(Runtime& runtime, std::span<const LinearOutput> outputs, const float
   bool quantized = false;
   for (const LinearOutput& output : outputs) {
     total_blocks += num_blocks(output.weights);
-    quantized = quantized || is_quantized(output.weights.format);
+    quantized = quantized || is_integer(output.weights.format);
   }
   const Activations activations = prepare_activations(runtime, x, num_tokens, cols, quantized);
   const int64_t wanted_items = kItemsPerThread * runtime.pool().num_threads();

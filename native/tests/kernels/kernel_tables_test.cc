@@ -16,6 +16,7 @@
 #include "sparseflow/float_environment.h"
 #include "sparseflow/kernel_table.h"
 #include "sparseflow/ops.h"
+#include "sparseflow/weight_format.h"
 
 namespace sparseflow {
 
@@ -113,9 +114,9 @@ Bytes elementwise(const KernelTable& table, Random& random) {
 Bytes matmul(const KernelTable& table, Random& random, WeightFormat format) {
   const int64_t rows = random.between(1, 70);
   const int64_t cols = random.between(1, 300);
-  const int64_t tokens = random.between(1, 9);
+  const int64_t tokens = random.between(1, 30);
   const int64_t padded = round_up(cols, kGroup);
-  Bytes codes = random.bytes(matrix_code_bytes(format, rows, cols));
+  Bytes codes = random.bytes(code_bytes(format, rows, cols));
   if (format == WeightFormat::kFloat32) {
     const Floats weights = random.wild(rows * cols);
     std::memcpy(codes.data(), weights.data(), codes.size());
@@ -124,7 +125,11 @@ Bytes matmul(const KernelTable& table, Random& random, WeightFormat format) {
       codes[i] &= 0xBF;  // no exponent of 255
     }
   }
-  const Floats scales = random.wild(round_up(rows, kLanes));
+  const Floats scales = random.wild(std::max<int64_t>(1, num_scales(format, rows, cols)));
+  std::vector<uint16_t> half_scales(scales.size());
+  for (uint16_t& bits : half_scales) {
+    bits = static_cast<uint16_t>(random.between(0, 0xFFFF) & 0xBBFF);  // no exponent of 31
+  }
   const Floats x = random.wild(tokens * cols);
   std::vector<int8_t> input_codes(static_cast<size_t>(tokens * padded));
   Floats input_scales(static_cast<size_t>(tokens * padded / kGroup));
@@ -134,7 +139,10 @@ Bytes matmul(const KernelTable& table, Random& random, WeightFormat format) {
                    input_scales.data() + t * padded / kGroup, sums.data() + t * padded / kGroup);
   }
   Floats out(static_cast<size_t>(tokens * rows), 7.0F);
-  const MatrixView view{format, rows, cols, codes.data(), scales.data()};
+  const void* view_scales = scale_item_bytes(format) == 2
+                                ? static_cast<const void*>(half_scales.data())
+                                : static_cast<const void*>(scales.data());
+  const MatrixView view{format, rows, cols, codes.data(), view_scales};
   const Activations inputs{x.data(), cols, input_codes.data(), input_scales.data(), sums.data()};
   table.matmul(view, 0, (rows + kLanes - 1) / kLanes, inputs, tokens, out.data(), rows);
   Bytes result;
@@ -239,6 +247,12 @@ const std::vector<NamedCase>& cases() {
        [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kBf16); }},
       {"matmul int8",
        [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kInt8); }},
+      {"matmul int8 in groups",
+       [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kInt8G64); }},
+      {"matmul int6",
+       [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kInt6G64); }},
+      {"matmul int4",
+       [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kInt4G64); }},
       {"attention float32",
        [](const KernelTable& t, Random& r) { return attention_segment(t, r, KvFormat::kFloat32); }},
       {"attention float16",

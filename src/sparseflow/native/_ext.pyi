@@ -18,7 +18,7 @@ class Matrix:
         rows: int,
         cols: int,
         codes: NDArray[np.uint8],
-        scales: NDArray[np.float32] | None = None,
+        scales: NDArray[np.float32] | NDArray[np.float16] | None = None,
     ) -> None: ...
     @property
     def format(self) -> str: ...
@@ -184,6 +184,9 @@ def quantize_int8(
 
 def matrix_code_bytes(format: str, rows: int, cols: int) -> int:
     """Bytes of the codes of a matrix in that format, padding included."""
+
+def matrix_scale_bytes(format: str, rows: int, cols: int) -> int:
+    """Bytes of the scales of a matrix in that format, padding included."""
 
 def philox_uniform(seed: int, position: int) -> float:
     """The random number in [0, 1) that sample() uses at a position."""

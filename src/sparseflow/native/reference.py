@@ -216,6 +216,48 @@ def int8_linear(codes: U8, scales: F32, x: F32) -> F32:
     return acc
 
 
+def interleave_int4(codes: U8) -> U8:
+    """Codes + 8 [rows, cols] -> 1-D [rows/16][cols/8][16][4], two inputs a byte, the order of int4-g64-v1."""
+    rows, cols = codes.shape
+    blocks = codes.reshape(rows // LANES, LANES, cols // 8, 2, 4).transpose(0, 2, 3, 1, 4)
+    return np.ascontiguousarray(blocks[:, :, 0] | blocks[:, :, 1] << 4).reshape(-1)
+
+
+def interleave_int6(codes: U8) -> U8:
+    """Codes + 32 [rows, cols] -> 1-D, for each 16 rows and 64 inputs 512 bytes of low and 256 of high bits."""
+    rows, cols = codes.shape
+    shape = (rows // LANES, cols // GROUP, 512)
+    low = interleave_int4(codes & np.uint8(15)).reshape(shape)
+    parts = (codes >> 4).reshape(rows // LANES, LANES, cols // GROUP, 4, 4, 4)
+    parts = parts.transpose(0, 2, 3, 4, 1, 5)  # [blocks, groups, step, part, row, byte]
+    high = (
+        parts[:, :, :, 0] | parts[:, :, :, 1] << 2 | parts[:, :, :, 2] << 4 | parts[:, :, :, 3] << 6
+    )
+    return np.concatenate([low, high.reshape(*shape[:2], 256)], axis=2).reshape(-1)
+
+
+def interleave_scales(scales: NDArray[np.float16]) -> NDArray[np.float16]:
+    """[rows, groups] -> 1-D [rows/16][groups][16], the order of the formats with a scale for each group."""
+    rows, groups = scales.shape
+    return np.ascontiguousarray(
+        scales.reshape(rows // LANES, LANES, groups).transpose(0, 2, 1)
+    ).reshape(-1)
+
+
+def group_linear(codes: U8, offset: int, scales: NDArray[np.float16], x: F32) -> F32:
+    """As int8_linear, with codes + offset [rows, cols] and a scale for each row and group [rows, groups]."""
+    quantized = quantize_activations(x)
+    num_groups = quantized.codes.shape[1]
+    weights = codes.reshape(codes.shape[0], num_groups, GROUP).astype(np.int32) - offset
+    wide = scales.astype(np.float32)
+    acc = np.zeros((x.shape[0], codes.shape[0]), np.float32)
+    with np.errstate(all="ignore"):
+        for g in range(num_groups):
+            sums = quantized.codes[:, g].astype(np.int32) @ weights[:, g].T
+            acc = fma(sums.astype(np.float32), quantized.scales[:, g, None] * wide[None, :, g], acc)
+    return acc
+
+
 def float_linear(weights: F32, x: F32) -> F32:
     """x [T, cols] times float weights [rows, cols] (bfloat16 ones already widened)."""
     return dot(weights[None], x[:, None])

@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: _ext.Matrix("float32", 2**62, 2**62, np.zeros(0, np.uint8)),
         "rows and cols must be in 1 to",
     ),
-    "format": (lambda: _ext.matrix_code_bytes("fp8", 1, 1), "known: bf16-v1, int8-v1, float32"),
+    "format": (lambda: _ext.matrix_code_bytes("fp8", 1, 1), "known: bf16-v1, int8-v1, int8-g64-v1"),
     "isa": (lambda: _ext.Runtime("sse9"), "unknown isa 'sse9'; known: auto, .*portable"),
     "threads": (lambda: _ext.Runtime("auto", 0), "threads: 0 is not in 1 to"),
     "temperature": (lambda: _ext.SampleParams(temperature=-1), "temperature"),
@@ -156,9 +156,14 @@ def test_a_scale_that_is_not_finite_is_refused() -> None:
         _ext.Matrix("int8-v1", 1, 1, np.zeros(1024, np.uint8), scales)
 
 
-def test_a_format_without_kernels_is_unsupported() -> None:
-    with pytest.raises(UnsupportedError, match="int4-g64-v1"):
-        _ext.matrix_code_bytes("int4-g64-v1", 1, 1)
+def test_scales_of_the_wrong_type_are_refused() -> None:
+    for weight_format, scales in (
+        ("int8-v1", np.ones(16, np.float16)),
+        ("int4-g64-v1", np.ones(16, np.float32)),
+    ):
+        codes = np.zeros(_ext.matrix_code_bytes(weight_format, 1, 1), np.uint8)
+        with pytest.raises(ConfigError, match=f"{weight_format} has float"):
+            _ext.Matrix(weight_format, 1, 1, codes, scales)
 
 
 def test_an_instruction_set_that_the_cpu_lacks_is_unsupported() -> None:

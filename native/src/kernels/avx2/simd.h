@@ -157,41 +157,104 @@ SPARSEFLOW_INLINE void store_bytes(int8_t* p, I32 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(lo, hi));
 }
 
-// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t * x_stride +
-// k]. abs(w) <= 128 as unsigned times sign(x, w): a pair is at most 32,512, so maddubs cannot
-// saturate.
-template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
-                                  const int32_t* /*x_sums*/, int64_t /*sums_stride*/, I32* out) {
-  const __m256i offset = _mm256_set1_epi8(-128);
-  const __m256i ones = _mm256_set1_epi16(1);
+// Four bytes in each of 16 lanes.
+struct Quads {
+  __m256i lo, hi;
+};
+SPARSEFLOW_INLINE Quads load_quads(const uint8_t* p) { return {load_ints(p), load_ints(p + 32)}; }
+SPARSEFLOW_INLINE Quads low_nibbles(Quads a) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+}
+SPARSEFLOW_INLINE Quads high_nibbles(Quads a) {
+  return low_nibbles({_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)});
+}
+// Bits 2m and 2m + 1 of each byte of `high` as bits 4 and 5 of a nibble.
+template <int kPart>
+SPARSEFLOW_INLINE __m256i move_high_bits(__m256i nibbles, __m256i high) {
+  const __m256i moved = kPart == 0   ? _mm256_slli_epi16(high, 4)
+                        : kPart == 1 ? _mm256_slli_epi16(high, 2)
+                        : kPart == 2 ? high
+                                     : _mm256_srli_epi16(high, 2);
+  return _mm256_or_si256(nibbles, _mm256_and_si256(moved, _mm256_set1_epi8(0x30)));
+}
+template <int kPart>
+SPARSEFLOW_INLINE Quads with_high_bits(Quads nibbles, Quads high) {
+  return {move_high_bits<kPart>(nibbles.lo, high.lo), move_high_bits<kPart>(nibbles.hi, high.hi)};
+}
+
+SPARSEFLOW_INLINE __m256i broadcast_four(const int8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return _mm256_set1_epi32(four);
+}
+
+// Sums of 64 products for each of 16 rows and kTokens tokens, eight inputs at a time: pair p has
+// inputs 8p to 8p + 3 in a and the next four in b. x holds the eight inputs of the first token.
+// sum(t, c) is the sum over (code - offset) * x, where c is the offset times the sum of x.
+//
+// A pair of 4-bit products is at most 3,810 and eight of them fit into an int16; two pairs of 6-bit
+// products are at most 32,004. Codes of 8 bits are made signed: abs(w) <= 128 as unsigned times
+// sign(x, w) is at most 32,512 a pair, so maddubs cannot saturate.
+template <int kBits, int kTokens>
+struct GroupDot {
   __m256i low[kTokens];
   __m256i high[kTokens];
-  for (int t = 0; t < kTokens; ++t) {
-    low[t] = _mm256_setzero_si256();
-    high[t] = _mm256_setzero_si256();
+  __m256i low16[kTokens];
+  __m256i high16[kTokens];
+
+  SPARSEFLOW_INLINE void start() {
+    for (int t = 0; t < kTokens; ++t) {
+      low[t] = high[t] = low16[t] = high16[t] = _mm256_setzero_si256();
+    }
   }
-#pragma GCC unroll 1
-  for (int k = 0; k < 16; ++k) {
-    const __m256i lo = _mm256_xor_si256(load_ints(w + 64 * k), offset);
-    const __m256i hi = _mm256_xor_si256(load_ints(w + 64 * k + 32), offset);
+  SPARSEFLOW_INLINE void add(int pair, Quads a, Quads b, const int8_t* x, int64_t stride) {
+    if constexpr (kBits == 8) {
+      add_signed(a, x, stride);
+      add_signed(b, x + 4, stride);
+      return;
+    }
+    const bool is_full = kBits == 6 || pair % 4 == 3;
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      const __m256i first = broadcast_four(x + t * stride);
+      const __m256i second = broadcast_four(x + t * stride + 4);
+      const __m256i p =
+          _mm256_add_epi16(_mm256_maddubs_epi16(a.lo, first), _mm256_maddubs_epi16(b.lo, second));
+      const __m256i q =
+          _mm256_add_epi16(_mm256_maddubs_epi16(a.hi, first), _mm256_maddubs_epi16(b.hi, second));
+      low16[t] = kBits == 6 ? p : _mm256_add_epi16(low16[t], p);
+      high16[t] = kBits == 6 ? q : _mm256_add_epi16(high16[t], q);
+      if (is_full) flush(t);
+    }
+  }
+  SPARSEFLOW_INLINE void flush(int t) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    low[t] = _mm256_add_epi32(low[t], _mm256_madd_epi16(low16[t], ones));
+    high[t] = _mm256_add_epi32(high[t], _mm256_madd_epi16(high16[t], ones));
+    low16[t] = high16[t] = _mm256_setzero_si256();
+  }
+  SPARSEFLOW_INLINE void add_signed(Quads w, const int8_t* x, int64_t stride) {
+    const __m256i offset = _mm256_set1_epi8(-128);
+    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i lo = _mm256_xor_si256(w.lo, offset);
+    const __m256i hi = _mm256_xor_si256(w.hi, offset);
     const __m256i abs_lo = _mm256_abs_epi8(lo);
     const __m256i abs_hi = _mm256_abs_epi8(hi);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
-      int32_t four;
-      __builtin_memcpy(&four, x + t * x_stride + 4 * k, 4);
-      const __m256i inputs = _mm256_set1_epi32(four);
+      const __m256i inputs = broadcast_four(x + t * stride);
       const __m256i p = _mm256_maddubs_epi16(abs_lo, _mm256_sign_epi8(inputs, lo));
       const __m256i q = _mm256_maddubs_epi16(abs_hi, _mm256_sign_epi8(inputs, hi));
       low[t] = _mm256_add_epi32(low[t], _mm256_madd_epi16(p, ones));
       high[t] = _mm256_add_epi32(high[t], _mm256_madd_epi16(q, ones));
     }
   }
-  for (int t = 0; t < kTokens; ++t) {
-    out[t] = {low[t], high[t]};
+  SPARSEFLOW_INLINE I32 sum(int t, int32_t correction) const {
+    if constexpr (kBits == 8) return {low[t], high[t]};
+    return sub(I32{low[t], high[t]}, set_int(correction));
   }
-}
+};
 
 }  // namespace
 }  // namespace sparseflow

@@ -110,29 +110,51 @@ SPARSEFLOW_INLINE void store_bytes(int8_t* p, I32 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 
-// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t * x_stride +
-// k]. vpdpbusd multiplies unsigned codes by signed inputs exactly; the offset is 128 times the sum
-// of the inputs.
-template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
-                                  const int32_t* x_sums, int64_t sums_stride, I32* out) {
+// Four bytes in each of 16 lanes.
+struct Quads {
+  __m512i v;
+};
+SPARSEFLOW_INLINE Quads load_quads(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+SPARSEFLOW_INLINE Quads low_nibbles(Quads a) {
+  return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))};
+}
+SPARSEFLOW_INLINE Quads high_nibbles(Quads a) { return low_nibbles({_mm512_srli_epi16(a.v, 4)}); }
+// Bits 2m and 2m + 1 of each byte of `high` as bits 4 and 5 of a nibble.
+template <int kPart>
+SPARSEFLOW_INLINE Quads with_high_bits(Quads nibbles, Quads high) {
+  const __m512i moved = kPart == 0   ? _mm512_slli_epi16(high.v, 4)
+                        : kPart == 1 ? _mm512_slli_epi16(high.v, 2)
+                        : kPart == 2 ? high.v
+                                     : _mm512_srli_epi16(high.v, 2);
+  return {_mm512_or_si512(nibbles.v, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)))};
+}
+
+// Sums of 64 products for each of 16 rows and kTokens tokens, eight inputs at a time: pair p has
+// inputs 8p to 8p + 3 in a and the next four in b. x holds the eight inputs of the first token.
+// sum(t, c) is the sum over (code - offset) * x, where c is the offset times the sum of x.
+// vpdpbusd multiplies unsigned codes by signed inputs exactly.
+template <int kBits, int kTokens>
+struct GroupDot {
   __m512i sums[kTokens];
-  for (int t = 0; t < kTokens; ++t) {
-    sums[t] = _mm512_set1_epi32(-128 * x_sums[t * sums_stride]);
-  }
-  for (int k = 0; k < 16; ++k) {
-    const __m512i codes = _mm512_loadu_si512(w + 64 * k);
-#pragma GCC unroll 4
+
+  SPARSEFLOW_INLINE void start() {
     for (int t = 0; t < kTokens; ++t) {
-      int32_t four;
-      __builtin_memcpy(&four, x + t * x_stride + 4 * k, 4);
-      sums[t] = _mm512_dpbusd_epi32(sums[t], codes, _mm512_set1_epi32(four));
+      sums[t] = _mm512_setzero_si512();
     }
   }
-  for (int t = 0; t < kTokens; ++t) {
-    out[t] = {sums[t]};
+  SPARSEFLOW_INLINE void add(int /*pair*/, Quads a, Quads b, const int8_t* x, int64_t stride) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      int32_t fours[2];
+      __builtin_memcpy(fours, x + t * stride, 8);
+      sums[t] = _mm512_dpbusd_epi32(sums[t], a.v, _mm512_set1_epi32(fours[0]));
+      sums[t] = _mm512_dpbusd_epi32(sums[t], b.v, _mm512_set1_epi32(fours[1]));
+    }
   }
-}
+  SPARSEFLOW_INLINE I32 sum(int t, int32_t correction) const {
+    return sub(I32{sums[t]}, set_int(correction));
+  }
+};
 
 }  // namespace
 }  // namespace sparseflow

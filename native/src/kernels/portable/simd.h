@@ -243,61 +243,116 @@ SPARSEFLOW_INLINE void store_bytes(int8_t* p, I32 a) {
   }
 }
 
-// out[t] lane r = sum over the group's 64 inputs of (w[k / 4][r][k % 4] - 128) * x[t * x_stride +
-// k].
+// Four bytes in each of 16 lanes.
+struct Quads {
+  uint64_t words[8];
+};
+SPARSEFLOW_INLINE Quads load_quads(const uint8_t* p) {
+  Quads result;
+  __builtin_memcpy(&result, p, 64);
+  return result;
+}
+SPARSEFLOW_INLINE Quads low_nibbles(Quads a) {
+  for (uint64_t& word : a.words) {
+    word &= 0x0F0F0F0F0F0F0F0FU;
+  }
+  return a;
+}
+SPARSEFLOW_INLINE Quads high_nibbles(Quads a) {
+  for (uint64_t& word : a.words) {
+    word >>= 4;
+  }
+  return low_nibbles(a);
+}
+// Bits 2m and 2m + 1 of each byte of `high` as bits 4 and 5 of a nibble.
+template <int kPart>
+SPARSEFLOW_INLINE Quads with_high_bits(Quads nibbles, const Quads& high) {
+  for (int i = 0; i < 8; ++i) {
+    const uint64_t bits = (high.words[i] >> (2 * kPart)) & 0x0303030303030303U;
+    nibbles.words[i] |= bits << 4;
+  }
+  return nibbles;
+}
+
+// Sums of 64 products for each of 16 rows and kTokens tokens, eight inputs at a time: pair p has
+// inputs 8p to 8p + 3 in a and the next four in b. x holds the eight inputs of the first token.
+// sum(t, c) is the sum over (code - offset) * x, where c is the offset times the sum of x.
 #if defined(__SSE2__)
-template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
-                                  const int32_t* /*x_sums*/, int64_t /*sums_stride*/, I32* out) {
-  // Signed int16 codes times int16 activations: pmaddwd leaves two partial sums a row, two rows a
-  // register.
-  for (int t = 0; t < kTokens; ++t) {
-    __m128i pairs[8];
-    for (int i = 0; i < 8; ++i) {
-      pairs[i] = _mm_setzero_si128();
-    }
-    const __m128i none = _mm_setzero_si128();
-    const __m128i offset = _mm_set1_epi16(128);
-    for (int k = 0; k < 16; ++k) {
-      int32_t four;
-      __builtin_memcpy(&four, x + t * x_stride + 4 * k, 4);
-      const __m128i bytes = _mm_cvtsi32_si128(four);
-      const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
-      const __m128i inputs = _mm_unpacklo_epi64(words, words);
-      for (int i = 0; i < 4; ++i) {
-        __m128i codes;
-        __builtin_memcpy(&codes, w + 64 * k + 16 * i, 16);
-        const __m128i low = _mm_sub_epi16(_mm_unpacklo_epi8(codes, none), offset);
-        const __m128i high = _mm_sub_epi16(_mm_unpackhi_epi8(codes, none), offset);
-        pairs[2 * i] = _mm_add_epi32(pairs[2 * i], _mm_madd_epi16(low, inputs));
-        pairs[2 * i + 1] = _mm_add_epi32(pairs[2 * i + 1], _mm_madd_epi16(high, inputs));
+// Codes and inputs as int16: pmaddwd leaves two partial sums a row, two rows a register.
+template <int kBits, int kTokens>
+struct GroupDot {
+  __m128i sums[kTokens][8];
+
+  SPARSEFLOW_INLINE void start() {
+    for (auto& token : sums) {
+      for (__m128i& two_rows : token) {
+        two_rows = _mm_setzero_si128();
       }
     }
+  }
+  SPARSEFLOW_INLINE void add(int /*pair*/, const Quads& a, const Quads& b, const int8_t* x,
+                             int64_t stride) {
+    add_four(a, x, stride);
+    add_four(b, x + 4, stride);
+  }
+  SPARSEFLOW_INLINE void add_four(const Quads& w, const int8_t* x, int64_t stride) {
+    const __m128i none = _mm_setzero_si128();
+    __m128i inputs[kTokens];
+    for (int t = 0; t < kTokens; ++t) {
+      int32_t four;
+      __builtin_memcpy(&four, x + t * stride, 4);
+      const __m128i bytes = _mm_cvtsi32_si128(four);
+      const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+      inputs[t] = _mm_unpacklo_epi64(words, words);
+    }
     for (int i = 0; i < 4; ++i) {
-      const __m128 a = _mm_castsi128_ps(pairs[2 * i]);
-      const __m128 b = _mm_castsi128_ps(pairs[2 * i + 1]);
-      const __m128i even = _mm_castps_si128(_mm_shuffle_ps(a, b, 0x88));
-      const __m128i odd = _mm_castps_si128(_mm_shuffle_ps(a, b, 0xDD));
-      out[t].q[i] = (V4i)_mm_add_epi32(even, odd);
+      __m128i codes;
+      __builtin_memcpy(&codes, w.words + 2 * i, 16);
+      const __m128i low = _mm_unpacklo_epi8(codes, none);
+      const __m128i high = _mm_unpackhi_epi8(codes, none);
+      for (int t = 0; t < kTokens; ++t) {
+        sums[t][2 * i] = _mm_add_epi32(sums[t][2 * i], _mm_madd_epi16(low, inputs[t]));
+        sums[t][2 * i + 1] = _mm_add_epi32(sums[t][2 * i + 1], _mm_madd_epi16(high, inputs[t]));
+      }
     }
   }
-}
+  SPARSEFLOW_INLINE I32 sum(int t, int32_t correction) const {
+    I32 result;
+    for (int i = 0; i < 4; ++i) {
+      const __m128 a = _mm_castsi128_ps(sums[t][2 * i]);
+      const __m128 b = _mm_castsi128_ps(sums[t][2 * i + 1]);
+      const __m128i even = _mm_castps_si128(_mm_shuffle_ps(a, b, 0x88));
+      const __m128i odd = _mm_castps_si128(_mm_shuffle_ps(a, b, 0xDD));
+      result.q[i] = (V4i)_mm_add_epi32(even, odd);
+    }
+    return sub(result, set_int(correction));
+  }
+};
 #else
-template <int kTokens>
-SPARSEFLOW_INLINE void group_sums(const uint8_t* w, const int8_t* x, int64_t x_stride,
-                                  const int32_t* /*x_sums*/, int64_t /*sums_stride*/, I32* out) {
-  for (int t = 0; t < kTokens; ++t) {
-    int32_t total[16] = {};
-    for (int k = 0; k < 16; ++k) {
+template <int kBits, int kTokens>
+struct GroupDot {
+  int32_t sums[kTokens][16];
+
+  SPARSEFLOW_INLINE void start() { __builtin_memset(sums, 0, sizeof(sums)); }
+  SPARSEFLOW_INLINE void add(int /*pair*/, const Quads& a, const Quads& b, const int8_t* x,
+                             int64_t stride) {
+    uint8_t codes[2][64];
+    __builtin_memcpy(codes[0], &a, 64);
+    __builtin_memcpy(codes[1], &b, 64);
+    for (int t = 0; t < kTokens; ++t) {
       for (int r = 0; r < 16; ++r) {
-        for (int j = 0; j < 4; ++j) {
-          total[r] += (w[64 * k + 4 * r + j] - 128) * x[t * x_stride + 4 * k + j];
+        for (int k = 0; k < 8; ++k) {
+          sums[t][r] += codes[k / 4][4 * r + k % 4] * x[t * stride + k];
         }
       }
     }
-    __builtin_memcpy(&out[t], total, 64);
   }
-}
+  SPARSEFLOW_INLINE I32 sum(int t, int32_t correction) const {
+    I32 result;
+    __builtin_memcpy(&result, sums[t], 64);
+    return sub(result, set_int(correction));
+  }
+};
 #endif
 
 }  // namespace
