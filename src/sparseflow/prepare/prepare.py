@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from sparseflow.checkpoint.checkpoint import Checkpoint, storage_errors
@@ -32,7 +33,7 @@ RESERVE_BYTES = 4 << 20
 
 
 def prepare(
-    source: Path,
+    source: Path | Checkpoint,
     output: Path,
     recipe: str = "int8",
     progress: Progress | None = None,
@@ -40,6 +41,9 @@ def prepare(
     wait: bool = False,
 ) -> Path:
     """Writes the container of the checkpoint in `source` to the directory `output`, and returns `output`.
+
+    `source` may be a checkpoint already open, which stays so: one, for instance, that makes its weights when they are
+    read.
 
     An unfinished container of the same checkpoint and recipe is continued; a finished one is left as it is. Another
     process preparing the same directory is waited for if `wait`.
@@ -49,7 +53,8 @@ def prepare(
     try unless the checkpoint is at fault. An interrupt leaves what can be continued.
     """
     chosen = get_recipe(recipe)
-    with Checkpoint.open(source) as checkpoint:
+    opened = nullcontext(source) if isinstance(source, Checkpoint) else Checkpoint.open(source)
+    with opened as checkpoint:
         plan = plan_container(checkpoint, chosen)
         with open_workspace(output, plan.identity, wait=wait) as workspace:
             if workspace.is_complete:

@@ -24,6 +24,7 @@ COPIED_NAMES = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "chain.json",  # the known greedy text of a synthetic model
 )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from make_synthetic_checkpoint import text_config
 from sparseflow.checkpoint.model_config import read_text_config, rotary_parameters
 from sparseflow.errors import CheckpointError, UnsupportedError
+from synthetic.layout import text_config
 
-TEXT = text_config(4, 331, is_tiny=True)
+TEXT = text_config(4, 331, "tiny")
 
 
 def read(directory: Path, config: Any) -> dict[str, Any]:

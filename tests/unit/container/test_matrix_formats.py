@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from make_synthetic_checkpoint import to_bf16 as round_to_bf16
 from sparseflow.container.matrix_formats import convert_rows, to_bf16, to_float32
 from sparseflow.errors import CheckpointError, UnsupportedError
+from synthetic.pool import to_bf16 as round_to_bf16
 
 RANDOM = np.random.default_rng(5)
 

@@ -8,16 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from make_synthetic_checkpoint import (
-    Tensor,
-    make,
-    mtp_tensors,
-    parse_options,
-    text_config,
-    text_tensors,
-    value_blocks,
-    visual_tensors,
-)
+from make_synthetic_checkpoint import make, parse_options
+from synthetic.layout import Tensor, mtp_tensors, text_config, text_tensors, visual_tensors
+from synthetic.noise import value_blocks
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -25,7 +18,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_counts_are_the_published_model_s() -> None:
-    config = text_config(40, 248_320, is_tiny=False)
+    config = text_config(40, 248_320)
     assert len(text_tensors(config, is_fused=True)) == 30 * 18 + 10 * 15 + 3
     assert len(visual_tensors(config, is_tiny=False)) == 27 * 12 + 9
     assert len(mtp_tensors(config)) == 15 + 4
