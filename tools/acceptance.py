@@ -175,6 +175,12 @@ def check_kill() -> Result:
     return pytest_passes("-m", "slow", "tests/regressions/test_prepare_killed.py", "-rP")
 
 
+def check_soak() -> Result:
+    done = run([sys.executable, "benchmarks/soak.py"])
+    last = done.output.strip().splitlines()[-1]
+    return Result(last, "10,000 steps, memory within 1 %", done.code == 0)
+
+
 def check_malformed() -> Result:
     done = run([*PYTEST, "tests/malformed", "-rP"])
     found = re.search(r"(\d+ hostile files); at most ([\d.]+) MiB", done.output)
@@ -191,7 +197,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     for name, value in dict(globals()).items()
     if name.startswith("check_")
 }
-SLOW = ("install", "reference", "kill")
+SLOW = ("install", "reference", "kill", "soak")
 
 
 def main(names: list[str]) -> int:

@@ -87,6 +87,11 @@ def test_picture_is_what_its_tool_draws(tmp_path: Path, monkeypatch: pytest.Monk
         "inspect --expert 0:17",
         "SIGKILL",
         "pytest tests/malformed",
+        "sparseflow bench --report targets --suite",
+        "--check-chain 64 --peer llama.cpp=",
+        "--reference SLICE_BF16",
+        "--sweep-cache --plot",
+        "python benchmarks/soak.py",
         "pytest tests/identity/test_faults.py",
     ],
 )

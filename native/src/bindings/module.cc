@@ -5,4 +5,5 @@ NB_MODULE(_ext, m) {
   sparseflow::register_errors();
   sparseflow::bind_ops(m);
   sparseflow::bind_storage(m);
+  sparseflow::bind_probes(m);
 }

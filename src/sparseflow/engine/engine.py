@@ -21,7 +21,9 @@ from sparseflow.engine.stats import EngineStats, MemoryStats, PhaseClock
 from sparseflow.engine.stopping import StopStrings
 from sparseflow.engine.token import Token
 from sparseflow.errors import BudgetError, ConfigError
+from sparseflow.experts.store import ExpertStore
 from sparseflow.layers.weights import Progress
+from sparseflow.native import _ext
 from sparseflow.tokenizer.chat_template import ChatTemplate
 from sparseflow.tokenizer.detokenizer import create_detokenizer
 from sparseflow.tokenizer.tokenizer import Tokenizer
@@ -161,6 +163,16 @@ class Engine:
             store=loaded.config.store,
             active_leases=loaded.store.active_leases,
         )
+
+    @property
+    def store(self) -> ExpertStore:
+        """For those who measure: the counters and the observer of the expert store."""
+        return self._loaded.store
+
+    @property
+    def runtime(self) -> _ext.Runtime:
+        """For those who measure: the native clocks."""
+        return self._loaded.runtime
 
     def new_sequence(self) -> Sequence:
         """An empty timeline of `config.ctx` tokens; its memory is touched only as it grows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -49,6 +50,9 @@ class ExpertStats:
         return asdict(self)
 
 
+RouteObserver = Callable[[int, NDArray[np.int32]], None]
+"""Is told (layer, ids [T, k]) before a layer computes; keeps the array, changes nothing."""
+
 Source = _ext.ResidentSource | _ext.StreamingSource
 
 
@@ -68,6 +72,8 @@ class ExpertStore(ABC):
     """`resident` or `streaming`."""
 
     def __init__(self, runtime: _ext.Runtime, source: Source) -> None:
+        self.observer: RouteObserver | None = None
+        """Set by those who count what the routers choose; None: nobody."""
         self._runtime = runtime
         self._source: Source | None = source
         self._size = self._measure()
@@ -87,6 +93,8 @@ class ExpertStore(ABC):
         Raises StorageError or ContainerError if an expert cannot be read; nothing stays leased, and a later call reads
         it again. The interpreter lock is released meanwhile.
         """
+        if self.observer is not None:
+            self.observer(layer, topk_ids)
         _ext.moe_forward(self._runtime, self.source, layer, x, topk_ids, topk_weights, shared, out)
 
     @property

@@ -237,6 +237,20 @@ def create_read_engine(name: str, queue_depth: int = 4, direct_io: bool = True) 
 def read_engine_names() -> list[str]: ...
 def policy_names() -> list[str]: ...
 
+def time_memory_passes(runtime: Runtime, nbytes: int, loop: str, passes: int) -> list[float]:
+    """Seconds of each pass of all threads over anonymous memory, huge pages where the host gives them.
+
+    loop: `read` (wide loads) or `dot` (every byte multiplied and added up).
+    """
+
+def measure_int8_rate(runtime: Runtime, seconds: float) -> float:
+    """8-bit multiply-accumulates a second from registers, with the instructions of the runtime's table."""
+
+def time_reads(
+    engine: ReadEngine, paths: list[str], reads: list[tuple[int, int]], nbytes: int
+) -> float:
+    """Seconds for reads of nbytes each at (index into paths, offset), the engine's queue always full. StorageError."""
+
 class testing:  # noqa: N801
     """Read engines that fail on command. For tests alone. A submodule."""
 

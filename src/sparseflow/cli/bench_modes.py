@@ -1,0 +1,304 @@
+"""What `bench` does: measure rows, check a chain or a reference, or run the targets. Each returns what to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparseflow.bench.agreement import compare_with_reference
+from sparseflow.bench.cell import Cell, run_cell
+from sparseflow.bench.chain import Difference, compare, read_chain
+from sparseflow.bench.floor import token_bytes
+from sparseflow.bench.measure import Plan, Row, measure
+from sparseflow.bench.pairs import Note
+from sparseflow.bench.peer import DRIVER, Peer, Setting, Trial
+from sparseflow.bench.plot import Point, check_plot, draw
+from sparseflow.bench.report import (
+    Sheet,
+    cells_sheet,
+    facts_line,
+    limits_sheet,
+    split_sheet,
+    targets_sheet,
+    trials_sheet,
+)
+from sparseflow.bench.searches import search_best
+from sparseflow.bench.suite import Suite, merge, read_suite
+from sparseflow.bench.target_runs import TargetRuns
+from sparseflow.bench.target_values import run_targets
+from sparseflow.bench.targets import all_met
+from sparseflow.config import EngineConfig
+from sparseflow.container.manifest import read_manifest
+from sparseflow.errors import ConfigError
+from sparseflow.units import format_bytes
+
+SWEEP_SHARES = (0.025, 0.05, 0.10, 0.133, 0.25, 0.5, 0.75, 1.0)
+"""Of all experts' bytes."""
+REFERENCE_TOKENS = 128
+"""Compared beyond the prompt if no chain length says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The result of a mode."""
+
+    document: Mapping[str, Any]
+    sheets: Sequence[Sheet] = ()
+    facts: Sequence[str] = ()
+    """About machine, code and containers."""
+    lines: Sequence[str] = ()
+    points: Sequence[Point] = ()
+    exit_code: int = 0
+
+
+def make_peer(build: Path | None, model: Path | None, driver: Path | None) -> Peer | None:
+    """The peer that the options name; None without one. Raises ConfigError if half of it is missing."""
+    if build is None:
+        return None
+    if model is None:
+        raise ConfigError("--peer needs --peer-model FILE.gguf")
+    peer = Peer(build, model, driver or DRIVER)
+    peer.check()
+    return peer
+
+
+class Measuring:
+    """Rows: each prompt length under each store or cache."""
+
+    def __init__(
+        self,
+        container: Path,
+        prompts: Sequence[int],
+        new: int,
+        warm_up: int,
+        config: Mapping[str, Any],
+        pairs: int,
+        note: Note,
+    ) -> None:
+        if new < 0 or warm_up < 0 or pairs < 1:
+            raise ConfigError("--new and --warm-up must not be negative, --pairs at least 1")
+        self._plan = Plan(container, prompts[0], new, warm_up, dict(config), pairs)
+        self._prompts = prompts
+        self._note = note
+        self._caches: list[int] = []
+        self._plot: Path | None = None
+        self._is_sweep = False
+        self._trials: dict[str, list[Trial]] = {}
+
+    def set_caches(self, caches: Sequence[int], *, is_sweep: bool, plot: Path | None) -> None:
+        """A row for each cache size. A sweep chooses them itself and is drawn."""
+        if plot is not None and not is_sweep:
+            raise ConfigError("--plot needs --sweep-cache")
+        if plot is not None:
+            check_plot(plot)
+        self._caches, self._is_sweep, self._plot = list(caches), is_sweep, plot
+        if is_sweep:
+            self._caches = _sweep_sizes(self._plan.container)
+
+    def set_conditions(self, *, limit_bytes: int | None, is_cold: bool) -> None:
+        self._plan = replace(self._plan, limit_bytes=limit_bytes, is_cold=is_cold)
+
+    def set_peer(self, build: Path | None, model: Path | None, driver: Path | None) -> None:
+        self._plan = replace(self._plan, peer=make_peer(build, model, driver))
+
+    def run(self) -> Shown:
+        self._choose_setting()
+        rows: dict[str, Row] = {}
+        for name, plan in self._plans():
+            rows[name] = measure(plan, self._noting(name))
+        points = self._points(rows) if self._is_sweep else []
+        if self._plot is not None:
+            draw(points, "Decode speed over cache size", self._plot)
+        return Shown(
+            {"rows": rows, "trials": _trials_document(self._trials)},
+            [cells_sheet(rows), split_sheet(rows), limits_sheet(rows), trials_sheet(self._trials)],
+            [facts_line(next(iter(rows.values())))],
+            points=points,
+        )
+
+    def _noting(self, name: str) -> Note:
+        return lambda _, done, total: self._note(name, done, total)
+
+    def _choose_setting(self) -> None:
+        if self._plan.peer is not None:
+            setting, trials = search_best(self._plan, "decode" if self._plan.new else "prefill")
+            self._plan = replace(self._plan, setting=setting)
+            self._trials["peer"] = trials
+
+    def _plans(self) -> list[tuple[str, Plan]]:
+        """Decode follows the first prompt length alone."""
+        plans = []
+        for label, changes in self._stores():
+            for number, length in enumerate(self._prompts):
+                config = {**self._plan.config, **changes}
+                plan = replace(self._plan, prompt=length, config=config)
+                if number > 0:
+                    plan = replace(plan, new=0, warm_up=0)
+                plans.append((f"{label}, prompt {length}", plan))
+        return plans
+
+    def _stores(self) -> list[tuple[str, dict[str, Any]]]:
+        store = self._plan.config.get("store", "auto")
+        wanted: list[tuple[str, dict[str, Any]]] = [
+            (f"cache {format_bytes(size)}", {"store": "streaming", "cache_bytes": size})
+            for size in self._caches
+        ]
+        return [(store, {}), *wanted] if store == "resident" or not wanted else wanted
+
+    def _points(self, rows: Mapping[str, Row]) -> list[Point]:
+        points = []
+        for row in rows.values():
+            size, decode = row["cell"]["config"].get("cache_bytes"), row["figures"]["decode"]
+            if size is not None and decode is not None:
+                floor, perfect = decode["floor_seconds"], decode["perfect_floor_seconds"]
+                points.append(Point(size, decode["tokens_per_second"], 1 / floor, 1 / perfect))
+        return points
+
+
+def _sweep_sizes(container: Path) -> list[int]:
+    """Ascending, none below what a layer's choice for one token takes."""
+    needed, experts = token_bytes(container), read_manifest(container).experts
+    every = needed.blob * experts.num_layers * experts.num_experts
+    least = needed.blob * max(2, needed.experts_per_token)
+    return sorted({max(least, int(every * share)) for share in SWEEP_SHARES})
+
+
+class Checks:
+    """Greedy ids against the chain, of this engine and the peer; closeness to a reference container."""
+
+    def __init__(
+        self,
+        container: Path,
+        prompt: int,
+        chain_length: int | None,
+        reference: Path | None,
+        config: Mapping[str, Any],
+        note: Note,
+    ) -> None:
+        if chain_length is not None and chain_length < 1:
+            raise ConfigError(f"--check-chain {chain_length}: must be at least 1")
+        self._container = container
+        self._prompt = prompt
+        self._length = chain_length
+        self._reference = reference
+        self._config = config
+        self._note = note
+        self._peer: Peer | None = None
+
+    def set_peer(self, build: Path | None, model: Path | None, driver: Path | None) -> None:
+        self._peer = make_peer(build, model, driver)
+
+    def run(self) -> Shown:
+        document: dict[str, Any] = {}
+        lines: list[str] = []
+        exit_code = 0
+        if self._length is not None:
+            differences = self._check_chain(document, lines, self._length)
+            exit_code = 1 if differences else 0
+        if self._reference is not None:
+            self._check_reference(document, lines, self._reference)
+        return Shown(document, lines=lines, exit_code=exit_code)
+
+    def _check_chain(
+        self, document: dict[str, Any], lines: list[str], length: int
+    ) -> list[Difference]:
+        chain = read_chain(self._container)
+        found = {"sparseflow": self._our_ids(chain, length)}
+        if self._peer is not None:
+            threads = EngineConfig(**self._config).threads
+            setting = Setting(threads) if threads else Setting(_default_threads())
+            self._note("peer", 0, 1)
+            found["llama.cpp"] = self._peer.run(chain[: self._prompt], length, setting)["ids"]
+        differences = []
+        for who, ids in found.items():
+            difference = compare(who, chain, self._prompt, ids, length)
+            differences += [difference] if difference else []
+            same = f"ok: {who}: {length} ids after a prompt of {self._prompt} are the chain's"
+            lines.append(f"DIFFERENT: {difference}" if difference else same)
+        document["chain"] = {
+            "prompt": self._prompt,
+            "expected": chain[self._prompt : self._prompt + length],
+            "found": found,
+            "differences": [str(each) for each in differences],
+        }
+        return differences
+
+    def _our_ids(self, chain: Sequence[int], length: int) -> list[int]:
+        self._note("sparseflow", 0, 1)
+        compare("", chain, self._prompt, (), length)  # refuses a chain that is too short
+        cell = Cell(
+            str(self._container), chain[: self._prompt], length - 1, config=dict(self._config)
+        )
+        ids: list[int] = run_cell(cell)["ids"]
+        return ids
+
+    def _check_reference(self, document: dict[str, Any], lines: list[str], reference: Path) -> None:
+        self._note("reference", 0, 1)
+        count = self._prompt + (self._length or REFERENCE_TOKENS)
+        ids = _reference_ids(self._container, count)
+        config = EngineConfig(**self._config)
+        agreement = compare_with_reference(self._container, reference, ids, config)
+        document["reference"] = {"container": str(reference), **agreement.to_dict()}
+        shares = " ".join(f"{share:.4f}" for share in agreement.layer_shares)
+        lines += [
+            f"routed ids equal to the reference's, by layer: {shares}",
+            f"worst layer {agreement.worst_share:.4f}, mean KL {agreement.mean_kl:.3e}, "
+            f"same likeliest token {agreement.same_argmax:.4f}, {agreement.num_tokens} tokens",
+        ]
+
+
+def _reference_ids(container: Path, count: int) -> list[int]:
+    from sparseflow.bench.chain import prompt_ids
+
+    return prompt_ids(container, count)
+
+
+def _default_threads() -> int:
+    from sparseflow.host.cpu import default_threads
+
+    return default_threads()
+
+
+class Targets:
+    """Every target, or some, with what the suite names."""
+
+    def __init__(
+        self,
+        container: Path,
+        suite: Path | None,
+        given: Mapping[str, Any],
+        only: Sequence[str],
+        note: Note,
+    ) -> None:
+        read = Suite() if suite is None else read_suite(suite)
+        self._suite = merge(read, given)
+        self._only = only
+        self._note = note
+        recipe = read_manifest(container).recipe.replace("-", "_")
+        if recipe in ("int8", "int4", "int4_small") and getattr(self._suite, recipe) is None:
+            self._suite = merge(self._suite, {recipe: container})
+
+    def run(self) -> Shown:
+        runs = TargetRuns(self._suite, self._note)
+        outcomes = run_targets(runs, self._only, self._note)
+        rows = runs.rows
+        document = {
+            "targets": [each.to_dict() for each in outcomes],
+            "rows": rows,
+            "trials": _trials_document(runs.trials),
+        }
+        sheets = [
+            targets_sheet(outcomes),
+            cells_sheet(rows),
+            split_sheet(rows),
+            limits_sheet(rows),
+            trials_sheet(runs.trials),
+        ]
+        facts = sorted({facts_line(row) for row in rows.values()})
+        return Shown(document, sheets, facts, exit_code=0 if all_met(outcomes) else 1)
+
+
+def _trials_document(trials: Mapping[str, Sequence[Trial]]) -> dict[str, Any]:
+    return {name: [trial.to_dict() for trial in tried] for name, tried in trials.items()}

@@ -1,0 +1,82 @@
+"""Verdicts, suites, and a table in which nothing that was not measured looks measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparseflow.bench.report import Sheet, targets_sheet
+from sparseflow.bench.suite import Suite, merge, read_suite
+from sparseflow.bench.target_runs import TargetRuns
+from sparseflow.bench.target_values import VALUES, run_targets
+from sparseflow.bench.targets import TARGETS, all_met, outcome
+from sparseflow.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "verdict"),
+    [
+        ("D1", 0.93, "aim"),
+        ("D1", 0.82, "pass"),
+        ("D1", 0.81, "miss"),
+        ("L1", 1.05, "aim"),
+        ("L1", 1.5, "pass"),
+        ("L1", 1.51, "miss"),
+        ("M1:memory", 300 << 20, "aim"),
+        ("D1", None, "not measured"),
+    ],
+)
+def test_verdicts_know_which_way_is_better(name: str, value: float | None, verdict: str) -> None:
+    assert outcome(name, value).verdict == verdict
+
+
+def test_a_miss_fails_and_a_missing_measurement_does_not() -> None:
+    assert all_met([outcome("D1", 0.9), outcome("D2", None, "no container")])
+    assert not all_met([outcome("D1", 0.9), outcome("D2", 0.1)])
+
+
+def test_every_target_of_the_list_has_a_value_and_every_group_is_there() -> None:
+    assert VALUES.keys() == TARGETS.keys()
+    groups = {target.group for target in TARGETS.values()}
+    assert " ".join(sorted(groups)) == "C1 D1 D2 D3 D3s D4 D4m D5 L1 M1 O1 P1 P2 P3"
+
+
+def test_empty_suite_measures_nothing_and_says_why_for_each() -> None:
+    outcomes = run_targets(TargetRuns(Suite()))
+    assert len(outcomes) == len(TARGETS)
+    assert all(each.value is None and each.reason for each in outcomes)
+    assert all(row[-1].startswith("not measured: ") for row in targets_sheet(outcomes).rows)
+
+
+def test_only_takes_names_and_groups_and_refuses_others() -> None:
+    names = [each.target.name for each in run_targets(TargetRuns(Suite()), ["P3", "D1:1 thread"])]
+    assert names == ["D1:1 thread", "P3:2048", "P3:4096"]
+    with pytest.raises(ConfigError, match="no target 'D9'"):
+        run_targets(TargetRuns(Suite()), ["D9"])
+
+
+def test_suite_is_read_relative_to_its_file(tmp_path: Path) -> None:
+    for name, text in (
+        ("suite.toml", 'int8 = "c8"\npairs = 5\n'),
+        ("suite.json", '{"int8": "c8", "pairs": 5}'),
+    ):
+        (tmp_path / name).write_text(text)
+        suite = read_suite(tmp_path / name)
+        assert suite.int8 == tmp_path / "c8"
+        assert suite.pairs == 5
+    assert merge(suite, {"int8": None, "int4": tmp_path}).int8 == tmp_path / "c8"
+
+
+@pytest.mark.parametrize(
+    "text", ['int9 = "x"', "pairs = 0", "pairs = true", "int8 = 3", "pairs", 'pairs = "two"']
+)
+def test_suite_with_mistakes_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "suite.toml").write_text(text)
+    with pytest.raises(ConfigError):
+        read_suite(tmp_path / "suite.toml")
+
+
+def test_markdown_escapes_what_would_break_a_table() -> None:
+    text = Sheet("T", ("a", "b"), [("1|2", "x")]).to_markdown()
+    assert text.splitlines() == ["## T", "", "| a | b |", "|---|---|", "| 1\\|2 | x |"]
