@@ -10,6 +10,7 @@ import pytest
 from sparseflow.prepare.prepare import prepare
 
 GOLDEN = Path(__file__).parent / "golden" / "tiny"
+GOLDEN_MIXTRAL = GOLDEN.with_name("tiny_mixtral")
 
 # A shell starts background jobs with Ctrl-C ignored, and so would be every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,3 +32,21 @@ def tiny_bf16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The golden model as an int8 container."""
     return prepare(GOLDEN, tmp_path_factory.mktemp("containers") / "tiny-int8", recipe="int8")
+
+
+@pytest.fixture(scope="session")
+def mixtral_checkpoint() -> Path:
+    """The golden Mixtral model: 2 layers, grouped queries, 11 experts one by one, odd sizes."""
+    return GOLDEN_MIXTRAL
+
+
+@pytest.fixture(scope="session")
+def mixtral_bf16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden Mixtral model as a bf16 container."""
+    return prepare(GOLDEN_MIXTRAL, tmp_path_factory.mktemp("containers") / "mixtral-bf16", "bf16")
+
+
+@pytest.fixture(scope="session")
+def mixtral_int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden Mixtral model as an int8 container."""
+    return prepare(GOLDEN_MIXTRAL, tmp_path_factory.mktemp("containers") / "mixtral-int8", "int8")

@@ -1,6 +1,7 @@
-"""Makes the golden model: a tiny random qwen3_5_moe checkpoint and what Transformers computes with it in float32.
+"""Makes a golden model: a tiny random checkpoint of a family and what Transformers computes with it in float32.
 
-    python tools/make_golden.py tests/golden/tiny
+    python tools/make_golden.py qwen3_5_moe tests/golden/tiny
+    python tools/make_golden.py mixtral tests/golden/tiny_mixtral
 
 Sizes are odd on purpose: no dimension of a weight is a multiple of the blocks that the kernels work in. All weights can
 be represented in bfloat16. Transformers computes every position twice: all at once, which takes its chunked delta rule,
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,13 @@ import tokenizers
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import DynamicCache, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
+from transformers import (
+    DynamicCache,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+)
 
 SEED = 20261129
 NUM_PROMPT = 67
@@ -45,6 +53,21 @@ TOKENIZER_TEXT = (
 ) * 4
 
 
+Normal = NDArray[np.float32]
+"""Standard normal values, to be scaled into a weight."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What differs between the families' golden models."""
+
+    model_class: Any
+    config: Callable[[], Any]
+    random_weight: Callable[[np.random.Generator, str, Normal], Normal]
+    begins_with_bos: bool
+    """Whether the tokenizer puts the first id before every text."""
+
+
 @dataclass(frozen=True)
 class Golden:
     """Logits after every id, [num_ids, vocab_size] float32, by both paths of the reference."""
@@ -54,7 +77,7 @@ class Golden:
     recurrent: NDArray[np.float32]
 
 
-def make_config() -> Qwen3_5MoeTextConfig:
+def qwen3_5_moe_config() -> Any:
     """Three delta layers and one attention layer, grouped queries, partial rotary positions, twelve experts."""
     return Qwen3_5MoeTextConfig(
         vocab_size=VOCAB_SIZE,
@@ -89,13 +112,37 @@ def make_config() -> Qwen3_5MoeTextConfig:
     )
 
 
-def make_model(seed: int = SEED) -> Any:
+def mixtral_config() -> Any:
+    """Two layers, grouped queries, eleven experts."""
+    return MixtralConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=84,
+        intermediate_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=48,
+        max_position_embeddings=512,
+        num_local_experts=11,
+        num_experts_per_tok=3,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        sliding_window=None,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation="eager",
+        dtype="float32",
+    )
+
+
+def make_model(family: Family, seed: int = SEED) -> Any:
     """The model in float32, its weights rounded to bfloat16."""
-    model = Qwen3_5MoeForCausalLM(make_config()).eval()
+    model = family.model_class(family.config()).eval()
     rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
-            values = _random_weight(rng, name, tuple(parameter.shape))
+            normal = rng.standard_normal(tuple(parameter.shape)).astype(np.float32)
+            values = family.random_weight(rng, name, normal)
             parameter.copy_(torch.from_numpy(values).bfloat16().float())
     return model
 
@@ -108,8 +155,12 @@ def make_ids(seed: int = SEED) -> NDArray[np.int32]:
 def compute(model: Any, ids: NDArray[np.int32]) -> Golden:
     """Both paths over all ids. Raises ValueError if a router was close to choosing otherwise."""
     gaps: list[float] = []
+
+    def gap(logits: torch.Tensor) -> float:
+        return _router_gap(logits, model.config.num_experts_per_tok)
+
     hooks = [
-        layer.mlp.gate.register_forward_hook(lambda _m, _i, out: gaps.append(_router_gap(out[0])))
+        layer.mlp.gate.register_forward_hook(lambda _m, _i, out: gaps.append(gap(out[0])))
         for layer in model.model.layers
     ]
     chunked = prefill_then_decode(model, ids, len(ids))
@@ -134,15 +185,15 @@ def prefill_then_decode(model: Any, ids: NDArray[np.int32], num_prompt: int) -> 
     return np.concatenate(rows)
 
 
-def write_checkpoint(model: Any, directory: Path) -> None:
+def write_checkpoint(family: Family, model: Any, directory: Path) -> None:
     """A checkpoint as publishers write it: BF16 safetensors, config, tokenizer, generation config, chat template."""
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: values.bfloat16() for name, values in sorted(model.state_dict().items())}
+    tensors = {name: values.bfloat16() for name, values in sorted(_published(model).items())}
     safetensors.torch.save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     config = model.config.to_dict()
     for name in ("transformers_version", "_name_or_path"):
         config.pop(name, None)
-    config |= {"architectures": ["Qwen3_5MoeForCausalLM"], "dtype": "bfloat16"}
+    config |= {"architectures": [family.model_class.__name__], "dtype": "bfloat16"}
     _write_json(config, directory / "config.json")
     generation = {"bos_token_id": 0, "eos_token_id": [0, 2], "do_sample": False}
     _write_json(generation, directory / "generation_config.json")
@@ -151,10 +202,31 @@ def write_checkpoint(model: Any, directory: Path) -> None:
         directory / "tokenizer_config.json",
     )
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    make_tokenizer().save(str(directory / "tokenizer.json"))
+    make_tokenizer(family).save(str(directory / "tokenizer.json"))
 
 
-def make_tokenizer() -> tokenizers.Tokenizer:
+def _published(model: Any) -> dict[str, torch.Tensor]:
+    """The model's tensors under the names that checkpoints have."""
+    tensors: dict[str, torch.Tensor] = model.state_dict()
+    if model.config.model_type != "mixtral":
+        return tensors
+    published = {}
+    for name, values in tensors.items():
+        prefix, is_mlp, rest = name.partition(".mlp.")
+        prefix += ".block_sparse_moe."
+        for expert in range(model.config.num_local_experts):
+            own = f"{prefix}experts.{expert}."
+            if rest == "experts.gate_up_proj":
+                gate, up = values[expert].chunk(2)
+                published |= {own + "w1.weight": gate.clone(), own + "w3.weight": up.clone()}
+            elif rest == "experts.down_proj":
+                published[own + "w2.weight"] = values[expert].clone()
+        if not rest.startswith("experts."):
+            published[prefix + rest if is_mlp else name] = values
+    return published
+
+
+def make_tokenizer(family: Family) -> tokenizers.Tokenizer:
     """Byte-level BPE of TOKENIZER_SIZE ids: 3 special tokens, 256 bytes, the rest merges."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -166,6 +238,10 @@ def make_tokenizer() -> tokenizers.Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator([TOKENIZER_TEXT], trainer)
+    if family.begins_with_bos:
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+        )
     return tokenizer
 
 
@@ -194,13 +270,10 @@ def largest_difference(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     return float((np.abs(a - b).max(axis=1) / np.abs(b).max(axis=1)).max())
 
 
-def _random_weight(
-    rng: np.random.Generator, name: str, shape: tuple[int, ...]
-) -> NDArray[np.float32]:
+def _random_qwen3_5_moe(rng: np.random.Generator, name: str, normal: Normal) -> Normal:
     """Sizes that keep activations near one and let every gate, norm and decay do something."""
-    normal = rng.standard_normal(shape).astype(np.float32)
     if name.endswith("A_log"):
-        return np.log(rng.uniform(0.05, 4.0, shape)).astype(np.float32)
+        return np.log(rng.uniform(0.05, 4.0, normal.shape)).astype(np.float32)
     if name.endswith(("dt_bias", "embed_tokens.weight")):
         return normal
     if name.endswith("linear_attn.norm.weight"):
@@ -209,11 +282,24 @@ def _random_weight(
         return 0.3 * normal
     if name.endswith("conv1d.weight"):
         return 0.5 * normal
-    return np.float32(1.5 * shape[-1] ** -0.5) * normal
+    return np.float32(1.5 * normal.shape[-1] ** -0.5) * normal
 
 
-def _router_gap(logits: torch.Tensor) -> float:
-    k = make_config().num_experts_per_tok
+def _random_mixtral(_: np.random.Generator, name: str, normal: Normal) -> Normal:
+    if name.endswith("embed_tokens.weight"):
+        return normal
+    if name.endswith("norm.weight"):
+        return 1 + 0.3 * normal
+    return np.float32(1.5 * normal.shape[-1] ** -0.5) * normal
+
+
+FAMILIES = {
+    "mixtral": Family(MixtralForCausalLM, mixtral_config, _random_mixtral, True),
+    "qwen3_5_moe": Family(Qwen3_5MoeForCausalLM, qwen3_5_moe_config, _random_qwen3_5_moe, False),
+}
+
+
+def _router_gap(logits: torch.Tensor, k: int) -> float:
     ordered = logits.sort(dim=-1, descending=True).values
     return float((ordered[:, k - 1] - ordered[:, k]).min())
 
@@ -224,13 +310,15 @@ def _write_json(value: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("output", type=Path)
-    directory = parser.parse_args().output
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    model = make_model()
+    family = FAMILIES[options.family]
+    model = make_model(family)
     golden = compute(model, make_ids())
-    write_checkpoint(model, directory)
-    write_logits(golden, directory)
+    write_checkpoint(family, model, options.output)
+    write_logits(golden, options.output)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sparseflow.config import EngineConfig
 from sparseflow.engine.engine import Engine
 
-TINY = Path(__file__).parent / "tiny"
 TOLERANCE = 2e-4
 """Of max|a - b| / max|b| at a position."""
 NUM_DECODE = 40
@@ -21,15 +20,25 @@ PROMPT_LENGTHS = range(1, 68)
 Logits = NDArray[np.float32]
 
 
+@pytest.fixture(scope="module", params=["qwen3_5_moe", "mixtral"])
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def engine(tiny_bf16: Path) -> Iterator[Engine]:
-    with Engine.open(tiny_bf16, EngineConfig(ctx=128, threads=2)) as opened:
+def engine(family: str, tiny_bf16: Path, mixtral_bf16: Path) -> Iterator[Engine]:
+    container = mixtral_bf16 if family == "mixtral" else tiny_bf16
+    with Engine.open(container, EngineConfig(ctx=128, threads=2)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def golden() -> dict[str, NDArray[np.generic]]:
-    with np.load(TINY / "logits.npz") as arrays:
+def golden(
+    family: str, tiny_checkpoint: Path, mixtral_checkpoint: Path
+) -> dict[str, NDArray[np.generic]]:
+    checkpoint = mixtral_checkpoint if family == "mixtral" else tiny_checkpoint
+    with np.load(checkpoint / "logits.npz") as arrays:
         return dict(arrays)
 
 

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 ROOT = Path(__file__).parents[2]
-TINY = Path(__file__).parent / "tiny"
+DIRECTORIES = {"qwen3_5_moe": "tiny", "mixtral": "tiny_mixtral"}
 
 
 @pytest.fixture(scope="module")
@@ -38,28 +38,51 @@ def maker() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def model(maker: ModuleType) -> Any:
-    return maker.make_model()
+@pytest.fixture(scope="module", params=sorted(DIRECTORIES))
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_bf16: Path) -> Iterator[Engine]:
-    with Engine.open(tiny_bf16, EngineConfig(ctx=128, threads=2)) as opened:
+def stored_in(family: str) -> Path:
+    return Path(__file__).parent / DIRECTORIES[family]
+
+
+@pytest.fixture(scope="module")
+def model(maker: ModuleType, family: str) -> Any:
+    return maker.make_model(maker.FAMILIES[family])
+
+
+@pytest.fixture(scope="module")
+def engine(family: str, tiny_bf16: Path, mixtral_bf16: Path) -> Iterator[Engine]:
+    container = mixtral_bf16 if family == "mixtral" else tiny_bf16
+    with Engine.open(container, EngineConfig(ctx=128, threads=2)) as opened:
         yield opened
 
 
 def test_the_checkpoint_is_remade_byte_for_byte(
-    maker: ModuleType, model: Any, tmp_path: Path
+    maker: ModuleType, family: str, model: Any, stored_in: Path, tmp_path: Path
 ) -> None:
-    maker.write_checkpoint(model, tmp_path)
+    maker.write_checkpoint(maker.FAMILIES[family], model, tmp_path)
     for name in ("model.safetensors", "tokenizer.json", "generation_config.json"):
-        assert (tmp_path / name).read_bytes() == (TINY / name).read_bytes(), name
+        assert (tmp_path / name).read_bytes() == (stored_in / name).read_bytes(), name
 
 
-def test_the_golden_logits_are_remade(maker: ModuleType, model: Any) -> None:
+def test_the_reference_reads_the_checkpoint_as_the_model_that_wrote_it(
+    maker: ModuleType, family: str, model: Any, stored_in: Path
+) -> None:
+    read = maker.FAMILIES[family].model_class.from_pretrained(
+        stored_in, dtype="float32", attn_implementation="eager"
+    )
+    expected = model.state_dict()
+    assert read.state_dict().keys() == expected.keys()
+    assert all((values == expected[name]).all() for name, values in read.state_dict().items())
+
+
+def test_the_golden_logits_are_remade(maker: ModuleType, model: Any, stored_in: Path) -> None:
     remade = maker.compute(model, maker.make_ids())
-    with np.load(TINY / "logits.npz") as stored:
+    with np.load(stored_in / "logits.npz") as stored:
         np.testing.assert_array_equal(remade.ids, stored["ids"])
         # Not to the bit: float32 sums in torch depend on the machine.
         assert maker.largest_difference(remade.chunked, stored["chunked"]) <= 5e-5

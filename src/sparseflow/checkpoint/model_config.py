@@ -12,10 +12,18 @@ from sparseflow.errors import CheckpointError, SparseFlowError, UnsupportedError
 
 CONFIG_NAME = "config.json"
 MAX_CONFIG_BYTES = 1 << 20
-MODEL_TYPES = {"qwen3_5_moe": "qwen3_5_moe", "qwen3_5_moe_text": "qwen3_5_moe"}
+MODEL_TYPES = {
+    "mixtral": "mixtral",
+    "qwen3_5_moe": "qwen3_5_moe",
+    "qwen3_5_moe_text": "qwen3_5_moe",
+}
 """model_type in config.json -> family; vision-language and text-only checkpoints of one model share
 a family.
 """
+_FIELD_NAMES = {
+    "mixtral": {"num_experts": "num_local_experts", "moe_intermediate_size": "intermediate_size"}
+}
+"""Family -> the rest of the program's name of a field: the family's own."""
 
 _COUNTS = {
     "hidden_size": 1 << 16,
@@ -33,8 +41,9 @@ def read_text_config(
     """The fields of the text model in `directory`/config.json, Hugging Face's names, with
     `model_type` the family.
 
-    `layer_types` (one entry a layer) and `tie_word_embeddings` are always there. Raises `error` for
-    a damaged file and UnsupportedError for a family or quantization that is not known.
+    Fields that families name differently have one name here. `layer_types` (one entry a layer) and
+    `tie_word_embeddings` are always there. Raises `error` for a damaged file and UnsupportedError
+    for a family or quantization that is not known.
     """
     path = directory / CONFIG_NAME
     raw = read_json_object(path, MAX_CONFIG_BYTES, error)
@@ -52,8 +61,12 @@ def read_text_config(
     config["tie_word_embeddings"] = bool(
         raw.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
     )
+    names = _FIELD_NAMES.get(config["model_type"], {})
     for name, most in _COUNTS.items():
-        get_count(config, name, most, where=str(path), error=error)
+        config[name] = get_count(config, names.get(name, name), most, where=str(path), error=error)
+    if config.get("head_dim") is None and config["model_type"] == "mixtral":
+        heads = get_count(config, "num_attention_heads", where=str(path), error=error)
+        config["head_dim"] = config["hidden_size"] // heads
     if config["num_experts_per_tok"] > config["num_experts"]:
         raise error(f"{path}: num_experts_per_tok is above num_experts")
     config["layer_types"] = _layer_types(config, path, error)
@@ -109,6 +122,8 @@ def get_count(
 
 def _layer_types(config: dict[str, Any], path: Path, error: type[SparseFlowError]) -> list[str]:
     num_layers: int = config["num_hidden_layers"]
+    if config["model_type"] == "mixtral":
+        return ["full_attention"] * num_layers
     layer_types = config.get("layer_types")
     if layer_types is None:
         interval = get_count(

@@ -65,6 +65,8 @@ class Family:
     unfused_experts: tuple[TensorRow, TensorRow, TensorRow]
     """gate, up, down of one expert."""
     dimensions: Callable[[dict[str, Any]], dict[str, int]]
+    renamed: tuple[tuple[str, str], ...] = ()
+    """(part of a published name, part of the canonical name), all applied in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def find_identity(name: str, family: Family, config: dict[str, Any]) -> TensorId
         if name.startswith(prefix):
             return TensorIdentity(name, tensor_class, None)
     canonical = next((name.removeprefix(p) for p in family.prefixes if name.startswith(p)), name)
+    for published, ours in family.renamed:
+        canonical = canonical.replace(published, ours)
     layer, expert = _number(_LAYER, canonical), _number(_EXPERT, canonical)
     pattern = _LAYER.sub("layers.{layer}.", canonical)
     pattern = _EXPERT.sub(".experts.{expert}.", pattern)
@@ -169,11 +173,43 @@ def _qwen3_5_moe_dimensions(config: dict[str, Any]) -> dict[str, int]:
     }
 
 
+_MLP = "layers.{layer}.mlp."
+_FUSED_EXPERTS = (
+    TensorRow(
+        _MLP + "experts.gate_up_proj",
+        TensorClass.ROUTED_EXPERT,
+        ("num_experts", "gate_up_rows", "hidden_size"),
+    ),
+    TensorRow(
+        _MLP + "experts.down_proj",
+        TensorClass.ROUTED_EXPERT,
+        ("num_experts", "hidden_size", "moe_intermediate_size"),
+    ),
+)
+_UNFUSED_EXPERTS = (
+    TensorRow(
+        _MLP + "experts.{expert}.gate_proj.weight",
+        TensorClass.ROUTED_EXPERT,
+        ("moe_intermediate_size", "hidden_size"),
+    ),
+    TensorRow(
+        _MLP + "experts.{expert}.up_proj.weight",
+        TensorClass.ROUTED_EXPERT,
+        ("moe_intermediate_size", "hidden_size"),
+    ),
+    TensorRow(
+        _MLP + "experts.{expert}.down_proj.weight",
+        TensorClass.ROUTED_EXPERT,
+        ("hidden_size", "moe_intermediate_size"),
+    ),
+)
+
+
 def _qwen3_5_moe() -> Family:
     c = TensorClass
     attention, delta = "full_attention", "linear_attention"
     layer = "layers.{layer}."
-    attn, lin, mlp = layer + "self_attn.", layer + "linear_attn.", layer + "mlp."
+    attn, lin, mlp = layer + "self_attn.", layer + "linear_attn.", _MLP
     return Family(
         prefixes=("model.language_model.", "model."),
         not_carried=(
@@ -256,37 +292,67 @@ def _qwen3_5_moe() -> Family:
                 is_precise=True,
             ),
         ),
-        fused_experts=(
-            TensorRow(
-                mlp + "experts.gate_up_proj",
-                c.ROUTED_EXPERT,
-                ("num_experts", "gate_up_rows", "hidden_size"),
-            ),
-            TensorRow(
-                mlp + "experts.down_proj",
-                c.ROUTED_EXPERT,
-                ("num_experts", "hidden_size", "moe_intermediate_size"),
-            ),
-        ),
-        unfused_experts=(
-            TensorRow(
-                mlp + "experts.{expert}.gate_proj.weight",
-                c.ROUTED_EXPERT,
-                ("moe_intermediate_size", "hidden_size"),
-            ),
-            TensorRow(
-                mlp + "experts.{expert}.up_proj.weight",
-                c.ROUTED_EXPERT,
-                ("moe_intermediate_size", "hidden_size"),
-            ),
-            TensorRow(
-                mlp + "experts.{expert}.down_proj.weight",
-                c.ROUTED_EXPERT,
-                ("hidden_size", "moe_intermediate_size"),
-            ),
-        ),
+        fused_experts=_FUSED_EXPERTS,
+        unfused_experts=_UNFUSED_EXPERTS,
         dimensions=_qwen3_5_moe_dimensions,
     )
 
 
-FAMILIES = {"qwen3_5_moe": _qwen3_5_moe()}
+def _mixtral_dimensions(config: dict[str, Any]) -> dict[str, int]:
+    def count(name: str) -> int:
+        return get_count(config, name, 1 << 24, where="config.json")
+
+    return {
+        "hidden_size": count("hidden_size"),
+        "vocab_size": count("vocab_size"),
+        "num_experts": count("num_experts"),
+        "moe_intermediate_size": count("moe_intermediate_size"),
+        "gate_up_rows": 2 * count("moe_intermediate_size"),
+        "query_rows": count("num_attention_heads") * count("head_dim"),
+        "key_value_rows": count("num_key_value_heads") * count("head_dim"),
+    }
+
+
+def _mixtral() -> Family:
+    """Published as `block_sparse_moe.experts.E.w1` (gate), `w3` (up), `w2` (down); newer tools write
+    `mlp.experts.gate_up_proj` and `down_proj`.
+    """
+    c = TensorClass
+    attn = "layers.{layer}.self_attn."
+    return Family(
+        prefixes=("model.",),
+        not_carried=(),
+        rows=(
+            TensorRow("embed_tokens.weight", c.EMBEDDING, ("vocab_size", "hidden_size")),
+            TensorRow("lm_head.weight", c.HEAD, ("vocab_size", "hidden_size")),
+            TensorRow("norm.weight", c.NORM, ("hidden_size",), is_precise=True),
+            TensorRow(
+                "layers.{layer}.input_layernorm.weight", c.NORM, ("hidden_size",), is_precise=True
+            ),
+            TensorRow(attn + "q_proj.weight", c.ATTENTION, ("query_rows", "hidden_size")),
+            TensorRow(attn + "k_proj.weight", c.ATTENTION, ("key_value_rows", "hidden_size")),
+            TensorRow(attn + "v_proj.weight", c.ATTENTION, ("key_value_rows", "hidden_size")),
+            TensorRow(attn + "o_proj.weight", c.ATTENTION, ("hidden_size", "query_rows")),
+            TensorRow(
+                "layers.{layer}.post_attention_layernorm.weight",
+                c.NORM,
+                ("hidden_size",),
+                is_precise=True,
+            ),
+            TensorRow(
+                _MLP + "gate.weight", c.ROUTER, ("num_experts", "hidden_size"), is_precise=True
+            ),
+        ),
+        fused_experts=_FUSED_EXPERTS,
+        unfused_experts=_UNFUSED_EXPERTS,
+        dimensions=_mixtral_dimensions,
+        renamed=(
+            (".block_sparse_moe.", ".mlp."),
+            (".w1.", ".gate_proj."),
+            (".w3.", ".up_proj."),
+            (".w2.", ".down_proj."),
+        ),
+    )
+
+
+FAMILIES = {"mixtral": _mixtral(), "qwen3_5_moe": _qwen3_5_moe()}

@@ -33,6 +33,10 @@ class Question:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of SamplingParams that the command line gave; the others are the model's defaults."""
 
+    def is_rendered(self, engine: Engine) -> bool:
+        """Whether the text goes through a chat template."""
+        return not self.is_raw and engine.chat_template is not None
+
     def render(self, engine: Engine) -> str:
         """The text that the model reads: through its chat template if it has one."""
         template = engine.chat_template
@@ -85,7 +89,12 @@ class Answer:
                 self._progress.clear()
                 print(prompt, end="", file=sys.stderr, flush=True)
             shown = _Screen(out, _filter(question, prompt))
-            tokens = engine.generate(prompt, self._params, hash_logits=self._is_hashing)
+            tokens = engine.generate(
+                prompt,
+                self._params,
+                hash_logits=self._is_hashing,
+                is_rendered=question.is_rendered(engine),
+            )
             try:
                 for token in tokens:
                     self._progress.clear()

@@ -56,7 +56,7 @@ def perplexity(
         for name, path in zip(model, paths, strict=True):
             config, _ = settle(path, engine)
             with Engine.open(path, config, progress=progress) as opened:
-                ids = opened.tokenizer.encode(words)[:max_tokens]
+                ids = opened.tokenizer.encode(words, add_special_tokens=True)[:max_tokens]
                 results.append((name, measure(opened, ids, window or opened.config.ctx, progress)))
     first = results[0][1]
     if json is not None:

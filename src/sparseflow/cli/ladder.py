@@ -31,7 +31,7 @@ def verify_ladder(
     choose = ladder.quick_rows if is_quick else ladder.all_rows
     rows = choose(partial, full)
     tokenizer = Tokenizer.open(container)
-    prompt = ladder.choose_prompt(lambda text: len(tokenizer.encode(text)))
+    prompt = ladder.choose_prompt(lambda text: len(tokenizer.encode(text, add_special_tokens=True)))
     run_row = RowProcess(container, prompt, ladder.NEW_TOKENS)
     with progress_bars(quiet=quiet) as progress:
         outcomes = ladder.climb(rows, run_row, progress)

@@ -91,9 +91,12 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         hash_logits: bool = False,
+        is_rendered: bool = False,
     ) -> Generator[Token, None, None]:
         """Yields tokens after a text or a list of ids; the iterator may be closed at any time.
 
+        A text begins with the tokens that the tokenizer puts before every text, unless it
+        `is_rendered`: a chat template wrote them.
         The prompt is checked at once, computed at the first token. Without `params`,
         `generation_defaults` hold. Raises ConfigError for a prompt that leaves no room in the
         context, or an id that the model does not have.
@@ -102,7 +105,7 @@ class Engine:
         params = params or self.generation_defaults
         self._clock.enter("tokenize")
         try:
-            ids = self._prompt_ids(prompt)
+            ids = self._prompt_ids(prompt, is_rendered=is_rendered)
         finally:
             self._clock.enter("idle")
         return generate(self._request(ids, params, is_hashing=hash_logits), self._observer())
@@ -211,8 +214,11 @@ class Engine:
             progress=self._progress,
         )
 
-    def _prompt_ids(self, prompt: str | SequenceOf[int]) -> list[int]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
+    def _prompt_ids(self, prompt: str | SequenceOf[int], *, is_rendered: bool) -> list[int]:
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, add_special_tokens=not is_rendered)
+        else:
+            ids = [int(i) for i in prompt]
         if not ids:
             if self.tokenizer.bos_id is None:
                 raise ConfigError(

@@ -25,7 +25,8 @@ class MoeShape:
     hidden_size: int
     num_experts: int
     num_experts_per_tok: int
-    shared_expert_intermediate_size: int
+    shared_expert_intermediate_size: int | None = None
+    """None: the family has no shared expert."""
 
 
 class MoeLayer:
@@ -37,16 +38,9 @@ class MoeLayer:
         self._runtime = runtime
         self._layer = layer
         self._shape = shape
-        hidden, shared = shape.hidden_size, shape.shared_expert_intermediate_size
-        self._gate = Linear(
-            runtime, [weights.matrix(f"{prefix}.gate.weight", (shape.num_experts, hidden))]
-        )
-        self._shared = _ext.SharedExpert(
-            weights.matrix(f"{prefix}.shared_expert.gate_proj.weight", (shared, hidden)),
-            weights.matrix(f"{prefix}.shared_expert.up_proj.weight", (shared, hidden)),
-            weights.matrix(f"{prefix}.shared_expert.down_proj.weight", (hidden, shared)),
-            weights.matrix(f"{prefix}.shared_expert_gate.weight", (1, hidden)),
-        )
+        gate = weights.matrix(f"{prefix}.gate.weight", (shape.num_experts, shape.hidden_size))
+        self._gate = Linear(runtime, [gate])
+        self._shared = _shared_expert(weights, prefix, shape)
 
     def forward(self, x: NDArray[np.float32], store: ExpertStore) -> NDArray[np.float32]:
         """x [n_tokens, hidden_size] -> the same shape. Raises StorageError if an expert cannot be
@@ -60,3 +54,15 @@ class MoeLayer:
         out = np.empty_like(x)
         store.compute(self._layer, x, topk_ids, topk_weights, self._shared, out)
         return out
+
+
+def _shared_expert(weights: WeightLoader, prefix: str, shape: MoeShape) -> _ext.SharedExpert | None:
+    hidden, shared = shape.hidden_size, shape.shared_expert_intermediate_size
+    if shared is None:
+        return None
+    return _ext.SharedExpert(
+        weights.matrix(f"{prefix}.shared_expert.gate_proj.weight", (shared, hidden)),
+        weights.matrix(f"{prefix}.shared_expert.up_proj.weight", (shared, hidden)),
+        weights.matrix(f"{prefix}.shared_expert.down_proj.weight", (hidden, shared)),
+        weights.matrix(f"{prefix}.shared_expert_gate.weight", (1, hidden)),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,16 @@ class ModelParts:
     store: ExpertStore
     kv_format: KVFormat
     progress: Progress | None = None
+
+
+class MemoryNeeds(Protocol):
+    """What a family's configuration says of memory beside weights and experts."""
+
+    def state_bytes(self, ctx: int, kv_bytes: int) -> int:
+        """Of one sequence of `ctx` tokens; kv_bytes: of one key or value. Exact."""
+
+    def workspace_bytes(self, chunk: int) -> int:
+        """For prefill chunks of that many tokens; an estimate on the safe side."""
 
 
 class Model(ABC):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.layers.gated_attention import AttentionShape, GatedAttention
+from sparseflow.layers.attention import AttentionShape
+from sparseflow.layers.gated_attention import GatedAttention
 from sparseflow.layers.gated_delta import DeltaShape, GatedDelta
 from sparseflow.layers.linear import Linear
 from sparseflow.layers.moe import MoeLayer, MoeShape

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparseflow.errors import ContainerError, UnsupportedError
+from sparseflow.models import fields
 
 _LAYER_TYPES = ("linear_attention", "full_attention")
 
@@ -42,21 +43,42 @@ class Qwen3_5MoeConfig:  # noqa: N801 - the family's name
         Raises ContainerError if a field is missing or out of range, UnsupportedError for a variant
         that would compute something else.
         """
-        text = config.get("text_config", config)
-        if not isinstance(text, Mapping):
-            raise ContainerError("config.json: text_config must be an object")
+        text = fields.text_fields(config)
         _refuse_variants(text)
-        sizes = {name: _size(text, name) for name in _SIZES}
-        _check_divides(sizes, "num_key_value_heads", "num_attention_heads")
-        _check_divides(sizes, "linear_num_key_heads", "linear_num_value_heads")
-        if sizes["num_experts_per_tok"] > sizes["num_experts"]:
-            raise ContainerError("config.json: num_experts_per_tok is larger than num_experts")
+        sizes = {name: fields.size(text, name) for name in _SIZES}
+        fields.check_divides(sizes, "num_key_value_heads", "num_attention_heads")
+        fields.check_divides(sizes, "linear_num_key_heads", "linear_num_value_heads")
+        fields.check_top_k(sizes)
         return cls(
             **sizes,
-            rms_norm_eps=_number(text.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
-            rotary_dim=_rotary_dim(text, sizes["head_dim"]),
+            rms_norm_eps=fields.number(text.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
+            rotary_dim=fields.rotary_dim(text, sizes["head_dim"], default_factor=0.25),
             layer_types=_layer_types(text, sizes["num_hidden_layers"]),
         )
+
+    def state_bytes(self, ctx: int, kv_bytes: int) -> int:
+        """Keys and values of `ctx` tokens in attention layers; matrices and tails in delta layers."""
+        keys = self.num_key_value_heads * self.head_dim * ctx * kv_bytes
+        heads, channels = self.linear_num_value_heads, self._conv_dim
+        matrices = 4 * heads * self.linear_key_head_dim * self.linear_value_head_dim
+        tails = 4 * channels * (self.linear_conv_kernel_dim - 1)
+        delta = self.layer_types.count("linear_attention")
+        return (self.num_hidden_layers - delta) * 2 * keys + delta * (matrices + tails)
+
+    def workspace_bytes(self, chunk: int) -> int:
+        """Activations of a prefill chunk, the logits of a step, and the kernels' scratch."""
+        query, key = self.num_attention_heads, self.num_key_value_heads
+        attention = (3 * query + 2 * key) * self.head_dim
+        values = self.linear_num_value_heads * self.linear_value_head_dim
+        mixer = max(attention, 2 * self._conv_dim + 3 * values)
+        experts = self.num_experts_per_tok * (self.hidden_size + 3 * self.moe_intermediate_size)
+        rows = 6 * self.hidden_size + mixer + experts + self.num_experts
+        return 4 * (chunk * rows + 2 * self.vocab_size)
+
+    @property
+    def _conv_dim(self) -> int:
+        keys = self.linear_num_key_heads * self.linear_key_head_dim
+        return 2 * keys + self.linear_num_value_heads * self.linear_value_head_dim
 
 
 _SIZES = (
@@ -79,37 +101,6 @@ _SIZES = (
 )
 
 
-def _size(text: Mapping[str, Any], name: str) -> int:
-    value = text.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-        raise ContainerError(f"config.json: {name} is {value!r}; must be a positive integer")
-    return value
-
-
-def _number(value: Any, name: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-        raise ContainerError(f"config.json: {name} is {value!r}; must be a positive number")
-    return float(value)
-
-
-def _check_divides(sizes: Mapping[str, int], part: str, whole: str) -> None:
-    if sizes[whole] % sizes[part]:
-        raise ContainerError(
-            f"config.json: {whole} {sizes[whole]} is not a multiple of {part} {sizes[part]}"
-        )
-
-
-def _rotary_dim(text: Mapping[str, Any], head_dim: int) -> int:
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    factor = rope.get("partial_rotary_factor", text.get("partial_rotary_factor", 0.25))
-    rotary_dim = int(head_dim * _number(factor, "partial_rotary_factor"))
-    if rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
-        raise ContainerError(
-            f"config.json: {rotary_dim} rotary channels of head_dim {head_dim}; must be even"
-        )
-    return rotary_dim
-
-
 def _layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[str, ...]:
     types = text.get("layer_types")
     if types is None:
@@ -126,18 +117,13 @@ def _layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[str, ...]:
 
 
 def _refuse_variants(text: Mapping[str, Any]) -> None:
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    fixed: tuple[tuple[str, Any, Any], ...] = (
-        ("hidden_act", text.get("hidden_act", "silu"), "silu"),
-        ("attention_bias", text.get("attention_bias", False), False),
-        ("attn_output_gate", text.get("attn_output_gate", True), True),
-        ("rope_type", rope_type, "default"),
-        ("mlp_only_layers", text.get("mlp_only_layers") or [], []),
-        ("decoder_sparse_step", text.get("decoder_sparse_step", 1), 1),
+    fields.refuse_others(
+        (
+            ("hidden_act", text.get("hidden_act", "silu"), "silu"),
+            ("attention_bias", text.get("attention_bias", False), False),
+            ("attn_output_gate", text.get("attn_output_gate", True), True),
+            ("rope_type", fields.rope_type(text), "default"),
+            ("mlp_only_layers", text.get("mlp_only_layers") or [], []),
+            ("decoder_sparse_step", text.get("decoder_sparse_step", 1), 1),
+        )
     )
-    for name, value, supported in fixed:
-        if value != supported:
-            raise UnsupportedError(
-                f"config.json: {name} {value!r} is not supported; only {supported!r}"
-            )

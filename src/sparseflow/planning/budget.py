@@ -19,6 +19,7 @@ from sparseflow.container.manifest import Manifest, read_manifest
 from sparseflow.container.matrix_formats import code_bytes, scale_bytes
 from sparseflow.errors import BudgetError, ContainerError
 from sparseflow.host.memory import available_memory_bytes
+from sparseflow.models.registry import memory_needs
 from sparseflow.units import format_bytes
 
 INTERPRETER_BYTES = 48 << 20
@@ -137,6 +138,7 @@ def fixed_budget(
     ram_bytes: int,
 ) -> Budget:
     """Everything but the arena."""
+    needs = memory_needs(manifest.model_type, text_config)
     ctx = min(config.ctx, text_config["max_position_embeddings"])
     tokenizer = container / "tokenizer.json"
     if not tokenizer.is_file():
@@ -145,9 +147,9 @@ def fixed_budget(
         )
     return Budget(
         dense_bytes=dense_bytes(manifest),
-        state_bytes=state_bytes(text_config, ctx, 4 if manifest.recipe == "bf16" else 2),
-        workspace_bytes=workspace_bytes(
-            text_config, min(config.prefill_chunk or DEFAULT_PREFILL_CHUNK, ctx)
+        state_bytes=needs.state_bytes(ctx, 4 if manifest.recipe == "bf16" else 2),
+        workspace_bytes=needs.workspace_bytes(
+            min(config.prefill_chunk or DEFAULT_PREFILL_CHUNK, ctx)
         ),
         interpreter_bytes=INTERPRETER_BYTES + TOKENIZER_FACTOR * tokenizer.stat().st_size,
         arena_bytes=0,
@@ -164,41 +166,6 @@ def dense_bytes(manifest: Manifest) -> int:
             total += code_bytes(tensor.weight_format, rows, cols)
             total += scale_bytes(tensor.weight_format, rows)
     return total
-
-
-def state_bytes(config: Mapping[str, Any], ctx: int, kv_bytes: int) -> int:
-    """Keys and values for `ctx` tokens, delta matrices and convolution tails, of one sequence."""
-    delta, matrices, tails = 0, 0, 0
-    if "linear_num_value_heads" in config:
-        key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
-        matrices = 4 * config["linear_num_value_heads"] * key_dim * value_dim
-        tails = 4 * _conv_dim(config) * (config["linear_conv_kernel_dim"] - 1)
-        delta = config["layer_types"].count("linear_attention")
-    attention: int = config["num_hidden_layers"] - delta
-    keys: int = config["num_key_value_heads"] * config["head_dim"] * ctx * kv_bytes
-    return attention * 2 * keys + delta * (matrices + tails)
-
-
-def workspace_bytes(config: Mapping[str, Any], chunk: int) -> int:
-    """Activations of one prefill chunk, the logits of a step, and the kernels' scratch."""
-    hidden: int = config["hidden_size"]
-    top_k: int = config["num_experts_per_tok"]
-    vocab_size: int = config["vocab_size"]
-    query = config["num_attention_heads"] * config["head_dim"]
-    key = config["num_key_value_heads"] * config["head_dim"]
-    mixer = 3 * query + 2 * key
-    if "linear_num_value_heads" in config:
-        value = config["linear_num_value_heads"] * config["linear_value_head_dim"]
-        mixer = max(mixer, 2 * _conv_dim(config) + 3 * value)
-    experts = top_k * (hidden + 3 * config["moe_intermediate_size"]) + config["num_experts"]
-    rows: int = 6 * hidden + mixer + experts
-    return 4 * (chunk * rows + 2 * vocab_size)
-
-
-def _conv_dim(config: Mapping[str, Any]) -> int:
-    keys: int = config["linear_num_key_heads"] * config["linear_key_head_dim"]
-    values: int = config["linear_num_value_heads"] * config["linear_value_head_dim"]
-    return 2 * keys + values
 
 
 def _experts(manifest: Manifest) -> tuple[int, int]:

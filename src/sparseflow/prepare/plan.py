@@ -26,7 +26,8 @@ from sparseflow.container.manifest import (
 from sparseflow.container.matrix_formats import check_dtype
 from sparseflow.container.recipes import Recipe
 from sparseflow.container.writer import Write, write_layer
-from sparseflow.errors import CheckpointError, UnsupportedError
+from sparseflow.errors import CheckpointError, ContainerError, UnsupportedError
+from sparseflow.models.registry import memory_needs
 from sparseflow.prepare.dense import check_dense, dense_blocks
 from sparseflow.prepare.expert_layers import expert_blobs
 from sparseflow.prepare.source import MAX_COPIED_BYTES, copied_files, source_identity
@@ -113,6 +114,7 @@ def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
             f"{checkpoint.path}: {len(unknown)} tensor(s) that no part of"
             f" {checkpoint.config['model_type']} claims: {names}; `sparseflow inspect` lists all"
         )
+    _check_variant(checkpoint.config)
     slices = ExpertSlices(checkpoint)
     check_dtype(slices.dtype, f"{checkpoint.path}: weights of experts")
     dense = dense_tensors(checkpoint.config, recipe)
@@ -131,3 +133,11 @@ def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
     return ContainerPlan(
         checkpoint, recipe, slices, dense, layouts, source, copied_files(checkpoint)
     )
+
+
+def _check_variant(config: dict[str, Any]) -> None:
+    """Refuses, before anything is written, what the family could not run afterwards."""
+    try:
+        memory_needs(config["model_type"], config)
+    except ContainerError as problem:
+        raise CheckpointError(str(problem)) from None

@@ -13,7 +13,7 @@ from sparseflow.models.registry import create_model
 
 
 def test_an_unknown_family_names_the_known_ones() -> None:
-    with pytest.raises(UnsupportedError, match=r"'llama'.*known: qwen3_5_moe"):
+    with pytest.raises(UnsupportedError, match=r"'llama'.*known: mixtral, qwen3_5_moe"):
         create_model("llama", cast(Any, None))
 
 
