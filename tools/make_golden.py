@@ -210,7 +210,7 @@ def _published(model: Any) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = model.state_dict()
     if model.config.model_type != "mixtral":
         return tensors
-    published = {}
+    published: dict[str, torch.Tensor] = {}
     for name, values in tensors.items():
         prefix, is_mlp, rest = name.partition(".mlp.")
         prefix += ".block_sparse_moe."
