@@ -3,12 +3,14 @@
 
 #include "sparseflow/ops.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -63,9 +65,9 @@ std::vector<float> copied(const char* name, const std::optional<ConstVector>& va
 
 // Runs body without the interpreter lock, alone on the runtime and in the contract's float mode.
 template <typename Body>
-auto call(Runtime& runtime, Body body) {
+auto call(Runtime& runtime, Part part, Body body) {
   const nb::gil_scoped_release release;
-  const NativeCall guard(runtime);
+  const NativeCall guard(runtime, part);
   return body();
 }
 
@@ -176,7 +178,7 @@ void make_sample_params(SampleParams* self, float temperature, int64_t top_k, fl
 }
 
 void linear_rows(Runtime& runtime, const std::vector<const Matrix*>& weights, const ConstRows& x,
-                 const std::vector<Rows>& outs) {
+                 const std::vector<Rows>& outs, const std::string& part) {
   expect(weights.size() == outs.size(), "linear: as many outs as weights expected, got " +
                                             std::to_string(outs.size()) + " and " +
                                             std::to_string(weights.size()));
@@ -190,7 +192,7 @@ void linear_rows(Runtime& runtime, const std::vector<const Matrix*>& weights, co
     expect_shape("outs", nb::ndarray<>(outs[i]), {tokens, view.rows});
     outputs.push_back({view, outs[i].data(), view.rows});
   }
-  call(runtime, [&] { linear(runtime, outputs, x.data(), tokens); });
+  call(runtime, parse_part(part), [&] { linear(runtime, outputs, x.data(), tokens); });
 }
 
 void rms_norm_rows(Runtime& runtime, const ConstRows& x, const ConstVector& weight, float eps,
@@ -199,34 +201,36 @@ void rms_norm_rows(Runtime& runtime, const ConstRows& x, const ConstVector& weig
   const int64_t n = dim(nb::ndarray<>(x), 1);
   expect_shape("weight", nb::ndarray<>(weight), {n});
   same_size("x", x, "out", out);
-  call(runtime, [&] { rms_norm(runtime, x.data(), weight.data(), tokens, n, eps, out.data()); });
+  call(runtime, Part::kNorm,
+       [&] { rms_norm(runtime, x.data(), weight.data(), tokens, n, eps, out.data()); });
 }
 
 void add_arrays(Runtime& runtime, const FloatArray& x, const ConstFloatArray& y) {
   const int64_t count = same_size("x", x, "y", y);
-  call(runtime, [&] { add(runtime, x.data(), y.data(), count); });
+  call(runtime, Part::kNorm, [&] { add(runtime, x.data(), y.data(), count); });
 }
 
 void silu_multiply_arrays(Runtime& runtime, const ConstFloatArray& gate, const ConstFloatArray& up,
                           const FloatArray& out) {
   const int64_t count = same_size("gate", gate, "up", up);
   same_size("gate", gate, "out", out);
-  call(runtime, [&] { silu_multiply(runtime, gate.data(), up.data(), count, out.data()); });
+  call(runtime, Part::kOther,
+       [&] { silu_multiply(runtime, gate.data(), up.data(), count, out.data()); });
 }
 
 void bf16_array_to_float(Runtime& runtime, const Array<const uint16_t>& x, const FloatArray& out) {
   const int64_t count = same_size("x", x, "out", out);
-  call(runtime, [&] { bf16_to_float(runtime, x.data(), count, out.data()); });
+  call(runtime, Part::kEmbedding, [&] { bf16_to_float(runtime, x.data(), count, out.data()); });
 }
 
 void exp_array(Runtime& runtime, const ConstFloatArray& x, const FloatArray& out) {
   const int64_t count = same_size("x", x, "out", out);
-  call(runtime, [&] { exp(runtime, x.data(), count, out.data()); });
+  call(runtime, Part::kOther, [&] { exp(runtime, x.data(), count, out.data()); });
 }
 
 bool is_finite_array(Runtime& runtime, const ConstFloatArray& x) {
   const int64_t count = static_cast<int64_t>(x.size());
-  return call(runtime, [&] { return is_finite(x.data(), count); });
+  return call(runtime, Part::kOther, [&] { return is_finite(x.data(), count); });
 }
 
 KvFormat cache_format(const char* name, const nb::ndarray<>& array) {
@@ -262,7 +266,7 @@ void attention_rows(Runtime& runtime, const AttentionLayer& layer, const ConstRo
          "position: " + std::to_string(position) + " and " + std::to_string(tokens) +
              " tokens exceed the capacity of " + std::to_string(capacity) + " keys");
   const KvCacheView cache{keys.data(), values.data(), format, capacity};
-  call(runtime, [&] {
+  call(runtime, Part::kAttention, [&] {
     attention(runtime, layer, query.data(), key.data(), value.data(), position, tokens, cache,
               out.data());
   });
@@ -281,7 +285,7 @@ void gated_delta_rows(Runtime& runtime, const DeltaLayer& layer, const ConstRows
   expect_shape("conv_tail", nb::ndarray<>(conv_tail), {layer.conv_dim(), layer.kernel - 1});
   expect_shape("state", nb::ndarray<>(state), {heads, layer.key_dim, layer.value_dim});
   expect_shape("out", nb::ndarray<>(out), {tokens, heads * layer.value_dim});
-  call(runtime, [&] {
+  call(runtime, Part::kDelta, [&] {
     gated_delta(runtime, layer, {qkv.data(), z.data(), b.data(), a.data()}, tokens,
                 conv_tail.data(), state.data(), out.data());
   });
@@ -295,7 +299,7 @@ void route_rows(Runtime& runtime, const ConstRows& logits, int64_t k,
                                      std::to_string(experts) + ", got " + std::to_string(k));
   expect_shape("ids", nb::ndarray<>(ids), {tokens, k});
   expect_shape("weights", nb::ndarray<>(weights), {tokens, k});
-  const bool finite = call(runtime, [&] {
+  const bool finite = call(runtime, Part::kRouter, [&] {
     if (!is_finite(logits.data(), tokens * experts)) {
       return false;
     }
@@ -313,7 +317,7 @@ int32_t sample_id(Runtime& runtime, const ConstVector& logits,
   expect(num_valid >= 1 && num_valid <= size, "num_valid: must be in 1 to the number of logits, " +
                                                   std::to_string(size) + ", got " +
                                                   std::to_string(num_valid));
-  return call(runtime, [&] {
+  return call(runtime, Part::kSample, [&] {
     return sample(runtime, {logits.data(), logits.size()}, {history.data(), history.size()},
                   num_prompt, params, static_cast<uint64_t>(position), num_valid);
   });
@@ -427,8 +431,14 @@ void bind_ops(nb::module_& m) {
       .def_prop_ro("isa", [](const Runtime& self) { return self.kernels().name; })
       .def_prop_ro("threads", [](Runtime& self) { return self.pool().num_threads(); })
       .def_prop_ro("scratch_bytes", [](Runtime& self) { return self.scratch().capacity_bytes(); })
+      .def("take_times",
+           [](Runtime& self) {
+             std::map<std::string, double> times;
+             for (const auto& [part, seconds] : self.take_times()) times[part_name(part)] = seconds;
+             return times;
+           })
       .def("linear", linear_rows, nb::arg("weights"), nb::arg("x").noconvert(),
-           nb::arg("outs").noconvert())
+           nb::arg("outs").noconvert(), nb::arg("part") = "other")
       .def("rms_norm", rms_norm_rows, nb::arg("x").noconvert(), nb::arg("weight").noconvert(),
            nb::arg("eps"), nb::arg("out").noconvert())
       .def("add", add_arrays, nb::arg("x").noconvert(), nb::arg("y").noconvert())

@@ -112,7 +112,7 @@ void forward(Runtime& runtime, ExpertSource& source, int32_t layer, const ConstR
   }
   const auto pairs = static_cast<size_t>(num_tokens * k);
   const nb::gil_scoped_release release;
-  const NativeCall guard(runtime);
+  const NativeCall guard(runtime, Part::kExperts);
   moe_forward(runtime, source,
               {layer,
                x.data(),

@@ -25,29 +25,22 @@ _NAMES = {
     "delta": "delta",
     "attention": "attention",
     "router": "router",
-    "route": "router",
     "experts": "expert_compute",
     "head": "head",
 }
 """Native part -> line of the table; parts that are not listed are `other_native`."""
-_WAIT = "expert_wait"
 
 
 def split_step(native: Mapping[str, float], wall: float, wait: float) -> dict[str, float]:
     """Seconds by PARTS; they add up to `wall`.
 
-    native: by the runtime's names; its `experts` includes waiting for reads, `wait` seconds, unless it tells
-    `expert_wait` itself.
+    native: by the runtime's names; its `experts` includes waiting for reads, `wait` seconds.
     """
     parts = dict.fromkeys(PARTS, 0.0)
     for name, seconds in native.items():
-        if name != _WAIT:
-            parts[_NAMES.get(name, "other_native")] += seconds
-    if _WAIT in native:
-        parts["expert_wait"] = native[_WAIT]
-    elif native:
-        parts["expert_wait"] = min(wait, parts["expert_compute"])
-        parts["expert_compute"] -= parts["expert_wait"]
+        parts[_NAMES.get(name, "other_native")] += seconds
+    parts["expert_wait"] = min(wait, parts["expert_compute"])
+    parts["expert_compute"] -= parts["expert_wait"]
     parts["python"] = wall - sum(parts.values())
     return parts
 
@@ -59,5 +52,4 @@ def closes(parts: Mapping[str, float], wall: float) -> bool:
 
 def take_native_times(runtime: _ext.Runtime) -> dict[str, float]:
     """Seconds by native part since the last call; they start again at zero."""
-    take = getattr(runtime, "take_times", None)
-    return dict(take()) if take is not None else {}
+    return runtime.take_times()

@@ -33,7 +33,7 @@ class Suite:
     peer_q4: Path | None = None
     peer_full: Path | None = None
     routes: Path | None = None
-    """Directory of recorded routes, for `replay`."""
+    """An .npz file of recorded routes, for `replay`."""
     checkpoint: Path | None = None
     """Of the slice, for the speed of `prepare`."""
     prompt: int = 512

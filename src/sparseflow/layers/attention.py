@@ -54,9 +54,10 @@ class Attention:
                 weights.matrix(f"{prefix}.k_proj.weight", (kv_rows, hidden)),
                 weights.matrix(f"{prefix}.v_proj.weight", (kv_rows, hidden)),
             ],
+            "attention",
         )
         o_proj = weights.matrix(f"{prefix}.o_proj.weight", (hidden, query_rows))
-        self._o_proj = Linear(runtime, [o_proj])
+        self._o_proj = Linear(runtime, [o_proj], "attention")
         q_norm, k_norm = head_norms or (None, None)
         self._args = _ext.AttentionLayer(
             num_heads=shape.num_heads,

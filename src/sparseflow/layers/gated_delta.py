@@ -55,9 +55,10 @@ class GatedDelta:
                 weights.matrix(f"{prefix}.in_proj_b.weight", (heads, hidden)),
                 weights.matrix(f"{prefix}.in_proj_a.weight", (heads, hidden)),
             ],
+            "delta",
         )
         out_proj = weights.matrix(f"{prefix}.out_proj.weight", (hidden, shape.value_rows))
-        self._out_proj = Linear(runtime, [out_proj])
+        self._out_proj = Linear(runtime, [out_proj], "delta")
         self._args = _ext.DeltaLayer(
             num_key_heads=shape.num_key_heads,
             num_value_heads=heads,

@@ -39,7 +39,7 @@ class MoeLayer:
         self._layer = layer
         self._shape = shape
         gate = weights.matrix(f"{prefix}.gate.weight", (shape.num_experts, shape.hidden_size))
-        self._gate = Linear(runtime, [gate])
+        self._gate = Linear(runtime, [gate], "router")
         self._shared = _shared_expert(weights, prefix, shape)
 
     def forward(self, x: NDArray[np.float32], store: ExpertStore) -> NDArray[np.float32]:

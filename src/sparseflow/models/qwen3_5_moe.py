@@ -37,7 +37,7 @@ class Qwen3_5Moe(Model):  # noqa: N801 - the family's name
         ]
         self._norm = _norm(parts, weights, "norm.weight", config)
         head = weights.matrix("lm_head.weight", (config.vocab_size, config.hidden_size))
-        self._lm_head = Linear(parts.runtime, [head])
+        self._lm_head = Linear(parts.runtime, [head], "head")
         self.vocab_size = config.vocab_size
         self.max_position = config.max_position_embeddings
         self.dense_bytes = weights.loaded_bytes

@@ -92,10 +92,22 @@ class Runtime:
     def scratch_bytes(self) -> int:
         """Working memory held, grown to the largest call so far."""
 
+    def take_times(self) -> dict[str, float]:
+        """Seconds of native calls by part since the last time: embedding, norm, delta, attention, router, experts
+        (waiting for reads included), head, sample, other.
+        """
+
     def linear(
-        self, weights: list[Matrix], x: NDArray[np.float32], outs: list[NDArray[np.float32]]
+        self,
+        weights: list[Matrix],
+        x: NDArray[np.float32],
+        outs: list[NDArray[np.float32]],
+        part: str = "other",
     ) -> None:
-        """outs[i] [T, rows_i] = x [T, cols] times weights[i] transposed; x is quantized once."""
+        """outs[i] [T, rows_i] = x [T, cols] times weights[i] transposed; x is quantized once.
+
+        part: what take_times books it on.
+        """
 
     def rms_norm(
         self, x: NDArray[np.float32], weight: NDArray[np.float32], eps: float, out: NDArray[np.float32]

@@ -246,3 +246,19 @@ def test_rotary_angles_are_correctly_rounded_up_to_a_million_positions() -> None
         angle = (np.float32(position) * inv_freq).astype(np.float64)
         assert (np.abs(cosines - np.cos(angle)) <= 2.0**-25 * (1 + 1e-6)).all()
         assert (np.abs(sines - np.sin(angle)) <= 2.0**-25 * (1 + 1e-6)).all()
+
+
+def test_native_time_is_booked_on_its_part_and_starts_again() -> None:
+    runtime = _ext.Runtime("auto", 1)
+    weights = np.zeros(64 * 64, np.uint16)
+    matrix = _ext.Matrix("bf16-v1", 64, 64, weights.view(np.uint8))
+    x, out = np.zeros((1, 64), np.float32), np.zeros((1, 64), np.float32)
+    runtime.take_times()
+    runtime.linear([matrix], x, [out], "head")
+    runtime.add(x, out)
+    times = runtime.take_times()
+    booked = {part for part, seconds in times.items() if seconds > 0}
+    assert booked == {"head", "norm"}
+    assert set(runtime.take_times().values()) == {0.0}
+    with pytest.raises(ConfigError, match="unknown part 'tail'; known: embedding, norm"):
+        runtime.linear([matrix], x, [out], "tail")
