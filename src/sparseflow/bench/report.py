@@ -106,19 +106,18 @@ def split_sheet(rows: Mapping[str, Mapping[str, Any]]) -> Sheet:
 def limits_sheet(rows: Mapping[str, Mapping[str, Any]]) -> Sheet:
     """What the machine gave around each row, and how the run used it."""
     headings = (
-        "cell", "memory GB/s", "disk GB/s", "int8 G/s", "CPUs", "queue depth", "huge pages",
-        "anonymous", "files", "swapped out", "OOM",
+        "cell", "memory GB/s", "disk GB/s", "int8 G/s", "CPUs", "in waits", "queue depth",
+        "huge pages", "anonymous", "files", "swapped out", "OOM",
     )  # fmt: skip
     lines = []
     for name, row in rows.items():
         pair = row["measured"]["pairs"][-1]
         probe, watch = pair["after"], pair["ours"]["watch"]
         phase = row["figures"]["decode"] or row["figures"]["prefill"]
-        depth = phase["mean_queue_depth"]
         lines.append([
             name, f"{probe['memory_bytes'] / 1e9:.1f}", f"{probe['disk_bytes'] / 1e9:.2f}",
             f"{probe['int8_macs'] / 1e9:.0f}", f"{phase['cpus']:.2f}",
-            "-" if depth is None else f"{depth:.1f}", format_bytes(watch["anon_huge_bytes"]),
+            _number(phase["wait_cpus"]), _number(phase["mean_queue_depth"]), format_bytes(watch["anon_huge_bytes"]),
             format_bytes(watch["anonymous_peak_bytes"]), format_bytes(watch["file_peak_bytes"]),
             str(watch["pswpout"]), str(watch["oom_kills"]),
         ])  # fmt: skip
@@ -181,6 +180,10 @@ def facts_line(row: Mapping[str, Any]) -> str:
 
 def _speed(value: float | None) -> str:
     return "-" if not value else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _share(value: float | None) -> str:

@@ -12,6 +12,7 @@ from sparseflow.bench.target_runs import TargetRuns
 from sparseflow.bench.targets import TARGETS, Outcome, outcome
 from sparseflow.errors import ConfigError, SparseFlowError
 
+INTERRUPTED = "interrupted"
 Value = tuple[float, str]
 """(value, what to know about it)"""
 
@@ -21,7 +22,7 @@ def run_targets(
 ) -> list[Outcome]:
     """One outcome for each target, or for those whose name or group is in `only`.
 
-    Raises ConfigError for a name that no target has.
+    Ctrl-C ends it: the targets that are left then say INTERRUPTED. Raises ConfigError for a name that no target has.
     """
     known = {*TARGETS, *(target.group for target in TARGETS.values())}
     unknown = sorted(set(only) - known)
@@ -30,18 +31,21 @@ def run_targets(
     chosen = [
         name for name, target in TARGETS.items() if not only or name in only or target.group in only
     ]
-    outcomes = []
-    for number, name in enumerate(chosen):
-        if note is not None:
-            note("targets", number, len(chosen))
-        outcomes.append(_measure(name, runs))
+    outcomes: list[Outcome] = []
+    try:
+        for number, name in enumerate(chosen):
+            if note is not None:
+                note("targets", number, len(chosen))
+            outcomes.append(_measure(name, runs))
+    except KeyboardInterrupt:  # hours may have passed: what was measured is worth showing
+        outcomes += [outcome(name, None, INTERRUPTED) for name in chosen[len(outcomes) :]]
     return outcomes
 
 
 def _measure(name: str, runs: TargetRuns) -> Outcome:
     try:
         value, reason = VALUES[name](runs)
-    except SparseFlowError as error:
+    except (SparseFlowError, RuntimeError) as error:  # RuntimeError: a measured program crashed
         return outcome(name, None, " ".join(str(error).split()))
     return outcome(name, value, reason)
 

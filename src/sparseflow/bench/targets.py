@@ -18,6 +18,8 @@ class Target:
     unit: str = ""
     is_upper_bound: bool = False
     """Whether smaller is better."""
+    is_only_reported: bool = False
+    """Whether nothing depends on it."""
 
     @property
     def group(self) -> str:
@@ -36,9 +38,11 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """`aim`, `pass`, `miss` or `not measured`."""
+        """`aim`, `pass`, `miss`, `not measured`, or `reported` where there is nothing to miss."""
         if self.value is None:
             return "not measured"
+        if self.target.is_only_reported:
+            return "reported"
         sign = -1 if self.target.is_upper_bound else 1
         if sign * self.value >= sign * self.target.aim:
             return "aim"
@@ -84,7 +88,7 @@ _TARGETS = (
     _t("D3s", f"decode resident, int4-small / Q4_0 of {_BEST}", 1.6, 2.0),
     _t("D4:8 GiB", "decode, INT4 full, limit 8 GiB / llama.cpp mmap, best read-ahead", 2.5, 4.0),
     _t("D4:6 GiB", "the same under 6 GiB", 2.5, 4.0),
-    _t("D4:12 GiB", "the same under 12 GiB (reported)", 2.5, 4.0),
+    Target("D4:12 GiB", "the same under 12 GiB", 2.5, 4.0, "x", is_only_reported=True),
     _t("D4m:8 GiB", "the same, the machine's own read-ahead, 8 GiB", 8.0, 15.0),
     _t("D4m:6 GiB", "the same under 6 GiB", 8.0, 15.0),
     _t("D5", "decode streaming: share of the demand-overlap floor", 0.75, 0.90, ""),

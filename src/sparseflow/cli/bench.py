@@ -133,6 +133,7 @@ def bench(
                 "peer_driver": peer_driver, "threads": threads,
             }  # fmt: skip
             mode = Targets(container, suite, given, _words(only), note)
+            mode.set_sweep(is_sweep=sweep_cache)
         elif check_chain is not None or reference_path is not None:
             mode = Checks(container, lengths[0], check_chain, reference_path, config, note)
             mode.set_peer(build, peer_model, peer_driver)

@@ -27,7 +27,7 @@ from sparseflow.bench.report import (
 from sparseflow.bench.searches import search_best
 from sparseflow.bench.suite import Suite, merge, read_suite
 from sparseflow.bench.target_runs import TargetRuns
-from sparseflow.bench.target_values import run_targets
+from sparseflow.bench.target_values import INTERRUPTED, run_targets
 from sparseflow.bench.targets import all_met
 from sparseflow.config import EngineConfig
 from sparseflow.container.manifest import read_manifest
@@ -36,6 +36,7 @@ from sparseflow.units import format_bytes
 
 SWEEP_SHARES = (0.025, 0.05, 0.10, 0.133, 0.25, 0.5, 0.75, 1.0)
 """Of all experts' bytes."""
+INTERRUPTED_EXIT_CODE = 130
 REFERENCE_TOKENS = 128
 """Compared beyond the prompt if no chain length says how many."""
 
@@ -276,14 +277,23 @@ class Targets:
         self._suite = merge(read, given)
         self._only = only
         self._note = note
+        self._container = container
+        self._is_sweep = False
         recipe = read_manifest(container).recipe.replace("-", "_")
         if recipe in ("int8", "int4", "int4_small") and getattr(self._suite, recipe) is None:
             self._suite = merge(self._suite, {recipe: container})
 
+    def set_sweep(self, *, is_sweep: bool) -> None:
+        """Whether decode speed over cache size is measured too: of the int4 container if there is one."""
+        self._is_sweep = is_sweep
+
     def run(self) -> Shown:
         runs = TargetRuns(self._suite, self._note)
         outcomes = run_targets(runs, self._only, self._note)
-        rows = runs.rows
+        is_interrupted = any(each.reason == INTERRUPTED for each in outcomes)
+        is_sweeping = self._is_sweep and not is_interrupted
+        swept = self._sweep() if is_sweeping else Shown({"rows": {}})
+        rows = {**runs.rows, **swept.document["rows"]}
         document = {
             "targets": [each.to_dict() for each in outcomes],
             "rows": rows,
@@ -297,7 +307,22 @@ class Targets:
             trials_sheet(runs.trials),
         ]
         facts = sorted({facts_line(row) for row in rows.values()})
-        return Shown(document, sheets, facts, exit_code=0 if all_met(outcomes) else 1)
+        exit_code = INTERRUPTED_EXIT_CODE if is_interrupted else 0 if all_met(outcomes) else 1
+        return Shown(document, sheets, facts, points=swept.points, exit_code=exit_code)
+
+    def _sweep(self) -> Shown:
+        suite = self._suite
+        sweep = Measuring(
+            suite.int4 or self._container,
+            [suite.prompt],
+            suite.new,
+            suite.warm_up,
+            {} if suite.threads is None else {"threads": suite.threads},
+            suite.pairs,
+            self._note,
+        )
+        sweep.set_caches([], is_sweep=True, plot=None)
+        return sweep.run()
 
 
 def _trials_document(trials: Mapping[str, Sequence[Trial]]) -> dict[str, Any]:

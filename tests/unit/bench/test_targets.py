@@ -25,6 +25,7 @@ from sparseflow.errors import ConfigError
         ("L1", 1.51, "miss"),
         ("M1:memory", 300 << 20, "aim"),
         ("D1", None, "not measured"),
+        ("D4:12 GiB", 0.1, "reported"),
     ],
 )
 def test_verdicts_know_which_way_is_better(name: str, value: float | None, verdict: str) -> None:
@@ -80,3 +81,26 @@ def test_suite_with_mistakes_is_refused(tmp_path: Path, text: str) -> None:
 def test_markdown_escapes_what_would_break_a_table() -> None:
     text = Sheet("T", ("a", "b"), [("1|2", "x")]).to_markdown()
     assert text.splitlines() == ["## T", "", "| a | b |", "|---|---|", "| 1\\|2 | x |"]
+
+
+def test_interrupted_run_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(runs: TargetRuns) -> tuple[float, str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(VALUES, "D1", lambda _: (0.9, "measured"))
+    monkeypatch.setitem(VALUES, "D1:avx2", interrupt)
+    outcomes = {each.target.name: each for each in run_targets(TargetRuns(Suite()), ["D1", "D2"])}
+    assert outcomes["D1"].value == 0.9
+    assert outcomes["D1:1 thread"].reason == "no container: --int8"
+    assert {outcomes[name].reason for name in ("D1:avx2", "D2", "D2:avx2")} == {"interrupted"}
+
+
+def test_crash_of_one_measurement_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(runs: TargetRuns) -> tuple[float, str]:
+        raise RuntimeError("ended by SIGSEGV")
+
+    monkeypatch.setitem(VALUES, "L1", crash)
+    monkeypatch.setitem(VALUES, "O1", lambda _: (0.01, ""))
+    crashed, other = run_targets(TargetRuns(Suite()), ["L1", "O1"])
+    assert crashed.reason == "ended by SIGSEGV"
+    assert other.verdict == "aim"
