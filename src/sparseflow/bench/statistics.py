@@ -19,9 +19,3 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 def moved(before: float, after: float) -> float:
     """Relative change between two probes, 0 for none: |after - before| / the smaller."""
     return abs(after - before) / min(before, after)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of the values lie, by the nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered)) - 1))]

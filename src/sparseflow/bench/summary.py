@@ -34,6 +34,7 @@ def summarize(pairs: Pairs, container: Path) -> Figures:
     return {
         "decode": _decode(pairs.kept, needed) if has_decode else None,
         "prefill": _prefill(pairs.kept, macs),
+        "token_bytes": needed.to_dict(),
         "num_pairs": len(pairs.kept),
         "num_repeated": len(pairs.repeated),
         "num_unsteady": pairs.num_unsteady,

@@ -114,7 +114,8 @@ def bench(
     quiet: QuietOption = False,
 ) -> int:
     """Measure speed: beside the memory's and the disk's limit, and beside a peer."""
-    from sparseflow.cli.bench_modes import Checks, Measuring, Shown, Targets
+    from sparseflow.cli.bench_checks import Checks
+    from sparseflow.cli.bench_modes import Measuring, Shown, Targets
 
     build = _peer_build(peer)
     lengths = _counts(prompt, "--prompt")

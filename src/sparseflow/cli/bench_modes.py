@@ -1,4 +1,4 @@
-"""What `bench` does: measure rows, check a chain or a reference, or run the targets. Each returns what to show."""
+"""What `bench` does: measure rows, or run the targets. Each returns what to show."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparseflow.bench.agreement import compare_with_reference
-from sparseflow.bench.cell import Cell, run_cell
-from sparseflow.bench.chain import Difference, compare, read_chain
 from sparseflow.bench.floor import token_bytes
 from sparseflow.bench.measure import Plan, Row, measure
 from sparseflow.bench.pairs import Note
-from sparseflow.bench.peer import DRIVER, Peer, Setting, Trial
+from sparseflow.bench.peer import DRIVER, Peer, Trial
 from sparseflow.bench.plot import Point, check_plot, draw
 from sparseflow.bench.report import (
     Sheet,
@@ -29,7 +26,6 @@ from sparseflow.bench.suite import Suite, merge, read_suite
 from sparseflow.bench.target_runs import TargetRuns
 from sparseflow.bench.target_values import INTERRUPTED, run_targets
 from sparseflow.bench.targets import all_met
-from sparseflow.config import EngineConfig
 from sparseflow.container.manifest import read_manifest
 from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
@@ -37,8 +33,6 @@ from sparseflow.units import format_bytes
 SWEEP_SHARES = (0.025, 0.05, 0.10, 0.133, 0.25, 0.5, 0.75, 1.0)
 """Of all experts' bytes."""
 INTERRUPTED_EXIT_CODE = 130
-REFERENCE_TOKENS = 128
-"""Compared beyond the prompt if no chain length says how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,102 +158,6 @@ def _sweep_sizes(container: Path) -> list[int]:
     every = needed.blob * experts.num_layers * experts.num_experts
     least = needed.blob * max(2, needed.experts_per_token)
     return sorted({max(least, int(every * share)) for share in SWEEP_SHARES})
-
-
-class Checks:
-    """Greedy ids against the chain, of this engine and the peer; closeness to a reference container."""
-
-    def __init__(
-        self,
-        container: Path,
-        prompt: int,
-        chain_length: int | None,
-        reference: Path | None,
-        config: Mapping[str, Any],
-        note: Note,
-    ) -> None:
-        if chain_length is not None and chain_length < 1:
-            raise ConfigError(f"--check-chain {chain_length}: must be at least 1")
-        self._container = container
-        self._prompt = prompt
-        self._length = chain_length
-        self._reference = reference
-        self._config = config
-        self._note = note
-        self._peer: Peer | None = None
-
-    def set_peer(self, build: Path | None, model: Path | None, driver: Path | None) -> None:
-        self._peer = make_peer(build, model, driver)
-
-    def run(self) -> Shown:
-        document: dict[str, Any] = {}
-        lines: list[str] = []
-        exit_code = 0
-        if self._length is not None:
-            differences = self._check_chain(document, lines, self._length)
-            exit_code = 1 if differences else 0
-        if self._reference is not None:
-            self._check_reference(document, lines, self._reference)
-        return Shown(document, lines=lines, exit_code=exit_code)
-
-    def _check_chain(
-        self, document: dict[str, Any], lines: list[str], length: int
-    ) -> list[Difference]:
-        chain = read_chain(self._container)
-        found = {"sparseflow": self._our_ids(chain, length)}
-        if self._peer is not None:
-            threads = EngineConfig(**self._config).threads
-            setting = Setting(threads) if threads else Setting(_default_threads())
-            self._note("peer", 0, 1)
-            found["llama.cpp"] = self._peer.run(chain[: self._prompt], length, setting)["ids"]
-        differences = []
-        for who, ids in found.items():
-            difference = compare(who, chain, self._prompt, ids, length)
-            differences += [difference] if difference else []
-            same = f"ok: {who}: {length} ids after a prompt of {self._prompt} are the chain's"
-            lines.append(f"DIFFERENT: {difference}" if difference else same)
-        document["chain"] = {
-            "prompt": self._prompt,
-            "expected": chain[self._prompt : self._prompt + length],
-            "found": found,
-            "differences": [str(each) for each in differences],
-        }
-        return differences
-
-    def _our_ids(self, chain: Sequence[int], length: int) -> list[int]:
-        self._note("sparseflow", 0, 1)
-        compare("", chain, self._prompt, (), length)  # refuses a chain that is too short
-        cell = Cell(
-            str(self._container), chain[: self._prompt], length - 1, config=dict(self._config)
-        )
-        ids: list[int] = run_cell(cell)["ids"]
-        return ids
-
-    def _check_reference(self, document: dict[str, Any], lines: list[str], reference: Path) -> None:
-        self._note("reference", 0, 1)
-        count = self._prompt + (self._length or REFERENCE_TOKENS)
-        ids = _reference_ids(self._container, count)
-        config = EngineConfig(**self._config)
-        agreement = compare_with_reference(self._container, reference, ids, config)
-        document["reference"] = {"container": str(reference), **agreement.to_dict()}
-        shares = " ".join(f"{share:.4f}" for share in agreement.layer_shares)
-        lines += [
-            f"routed ids equal to the reference's, by layer: {shares}",
-            f"worst layer {agreement.worst_share:.4f}, mean KL {agreement.mean_kl:.3e}, "
-            f"same likeliest token {agreement.same_argmax:.4f}, {agreement.num_tokens} tokens",
-        ]
-
-
-def _reference_ids(container: Path, count: int) -> list[int]:
-    from sparseflow.bench.chain import prompt_ids
-
-    return prompt_ids(container, count)
-
-
-def _default_threads() -> int:
-    from sparseflow.host.cpu import default_threads
-
-    return default_threads()
 
 
 class Targets:

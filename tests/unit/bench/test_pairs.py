@@ -8,7 +8,7 @@ import pytest
 
 from sparseflow.bench.pairs import alternate
 from sparseflow.bench.probes import Probes
-from sparseflow.bench.statistics import median, moved, percentile, ratios
+from sparseflow.bench.statistics import median, moved, ratios
 
 
 def _probes(memory: float, disk: float = 1.0) -> Probes:
@@ -72,4 +72,3 @@ def test_medians_ratios_and_moves() -> None:
     assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
     assert moved(10.0, 11.0) == pytest.approx(0.1)
     assert moved(11.0, 10.0) == pytest.approx(0.1)
-    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
