@@ -10,7 +10,7 @@ from sparseflow.errors import ConfigError
 
 StoreKind = Literal["auto", "resident", "streaming"]
 PolicyKind = Literal["scored", "lru"]
-ISA_NAMES = ("auto", "portable", "avx2", "avx512_vnni")
+ISA_NAMES = ("auto", "portable", "avx2", "avx2_vnni", "avx512_vnni")
 DEFAULT_PREFILL_CHUNK = 256
 
 

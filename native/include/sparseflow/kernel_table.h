@@ -117,6 +117,7 @@ enum CpuFeature : uint32_t {
   kCpuAvx2 = 1,    // AVX2, FMA and F16C
   kCpuAvx512 = 2,  // F, BW, DQ and VL
   kCpuAvx512Vnni = 4,
+  kCpuAvxVnni = 8,
 };
 
 struct KernelTable {

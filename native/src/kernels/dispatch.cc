@@ -15,7 +15,9 @@ namespace sparseflow {
 namespace {
 
 #if defined(__x86_64__)
-constexpr const KernelTable* kTables[] = {&kAvx512VnniKernels, &kAvx2Kernels, &kPortableKernels};
+// avx2_vnni is there in both encodings of its dot product; a CPU runs the one that it has.
+constexpr const KernelTable* kTables[] = {&kAvx512VnniKernels, &kAvx2VnniKernels,
+                                          &kAvx2VnniEvexKernels, &kAvx2Kernels, &kPortableKernels};
 
 bool has(uint32_t word, int bit) { return ((word >> bit) & 1U) != 0; }
 
@@ -54,6 +56,9 @@ uint32_t detect_features() {
       features |= kCpuAvx512Vnni;
     }
   }
+  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && has(a, 4)) {
+    features |= kCpuAvxVnni;
+  }
   return features;
 }
 #else
@@ -65,6 +70,16 @@ uint32_t detect_features() { return 0; }
 bool can_run(const KernelTable& table) {
   static const uint32_t features = detect_features();
   return (table.cpu_features & ~features) == 0;
+}
+
+template <typename Wanted>
+std::vector<std::string> names_of(Wanted wanted) {
+  std::vector<std::string> names;
+  for (const KernelTable* table : kTables) {
+    const bool is_new = names.empty() || names.back() != table->name;
+    if (is_new && wanted(*table)) names.emplace_back(table->name);
+  }
+  return names;
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -83,34 +98,23 @@ const KernelTable* const* all_kernels(int* count) noexcept {
 }
 
 const KernelTable& select_kernels(const std::string& name) {
+  bool is_known = false;
   for (const KernelTable* table : kTables) {
-    if (name == "auto" ? can_run(*table) : name == table->name) {
-      if (!can_run(*table)) {
-        throw UnsupportedError("isa '" + name + "': this CPU lacks it; use one of " +
-                               joined(runnable_isas()));
-      }
-      return *table;
-    }
+    if (name != "auto" && name != table->name) continue;
+    is_known = true;
+    if (can_run(*table)) return *table;
+  }
+  if (is_known) {
+    throw UnsupportedError("isa '" + name + "': this CPU lacks it; use one of " +
+                           joined(runnable_isas()));
   }
   throw ConfigError("unknown isa '" + name + "'; known: " + joined(known_isas()));
 }
 
 std::vector<std::string> known_isas() {
-  std::vector<std::string> names;
-  for (const KernelTable* table : kTables) {
-    names.emplace_back(table->name);
-  }
-  return names;
+  return names_of([](const KernelTable&) { return true; });
 }
 
-std::vector<std::string> runnable_isas() {
-  std::vector<std::string> names;
-  for (const KernelTable* table : kTables) {
-    if (can_run(*table)) {
-      names.emplace_back(table->name);
-    }
-  }
-  return names;
-}
+std::vector<std::string> runnable_isas() { return names_of(can_run); }
 
 }  // namespace sparseflow

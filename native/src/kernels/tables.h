@@ -7,6 +7,8 @@ namespace sparseflow {
 
 extern const KernelTable kPortableKernels;
 extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx2VnniKernels;
+extern const KernelTable kAvx2VnniEvexKernels;
 extern const KernelTable kAvx512VnniKernels;
 
 }  // namespace sparseflow

@@ -31,6 +31,9 @@ alignas(64) constexpr int32_t kLaneMasks[32] = {-1, -1, -1, -1, -1, -1, -1, -1, 
 SPARSEFLOW_INLINE __m256i load_ints(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
+SPARSEFLOW_INLINE void store_ints(void* p, __m256i a) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), a);
+}
 SPARSEFLOW_INLINE I32 lane_mask(int64_t n) {
   const int32_t* p = kLaneMasks + 16 - n;
   return {load_ints(p), load_ints(p + 8)};
@@ -189,72 +192,21 @@ SPARSEFLOW_INLINE __m256i broadcast_four(const int8_t* p) {
   return _mm256_set1_epi32(four);
 }
 
-// Sums of 64 products for each of 16 rows and kTokens tokens, eight inputs at a time: pair p has
-// inputs 8p to 8p + 3 in a and the next four in b. x holds the eight inputs of the first token.
-// sum(t, c) is the sum over (code - offset) * x, where c is the offset times the sum of x.
-//
-// A pair of 4-bit products is at most 3,810 and eight of them fit into an int16; two pairs of 6-bit
-// products are at most 32,004. Codes of 8 bits are made signed: abs(w) <= 128 as unsigned times
-// sign(x, w) is at most 32,512 a pair, so maddubs cannot saturate.
-template <int kBits, int kTokens>
-struct GroupDot {
-  __m256i low[kTokens];
-  __m256i high[kTokens];
-  __m256i low16[kTokens];
-  __m256i high16[kTokens];
+// Otherwise the compiler first makes all products of a step and then spills the sums.
+SPARSEFLOW_INLINE void keep_in_registers(__m256i& a, __m256i& b) {
+  __asm__ volatile("" : "+x"(a), "+x"(b));
+}
 
-  SPARSEFLOW_INLINE void start() {
-    for (int t = 0; t < kTokens; ++t) {
-      low[t] = high[t] = low16[t] = high16[t] = _mm256_setzero_si256();
-    }
-  }
-  SPARSEFLOW_INLINE void add(int pair, Quads a, Quads b, const int8_t* x, int64_t stride) {
-    if constexpr (kBits == 8) {
-      add_signed(a, x, stride);
-      add_signed(b, x + 4, stride);
-      return;
-    }
-    const bool is_full = kBits == 6 || pair % 4 == 3;
-#pragma GCC unroll 8
-    for (int t = 0; t < kTokens; ++t) {
-      const __m256i first = broadcast_four(x + t * stride);
-      const __m256i second = broadcast_four(x + t * stride + 4);
-      const __m256i p =
-          _mm256_add_epi16(_mm256_maddubs_epi16(a.lo, first), _mm256_maddubs_epi16(b.lo, second));
-      const __m256i q =
-          _mm256_add_epi16(_mm256_maddubs_epi16(a.hi, first), _mm256_maddubs_epi16(b.hi, second));
-      low16[t] = kBits == 6 ? p : _mm256_add_epi16(low16[t], p);
-      high16[t] = kBits == 6 ? q : _mm256_add_epi16(high16[t], q);
-      if (is_full) flush(t);
-    }
-  }
-  SPARSEFLOW_INLINE void flush(int t) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    low[t] = _mm256_add_epi32(low[t], _mm256_madd_epi16(low16[t], ones));
-    high[t] = _mm256_add_epi32(high[t], _mm256_madd_epi16(high16[t], ones));
-    low16[t] = high16[t] = _mm256_setzero_si256();
-  }
-  SPARSEFLOW_INLINE void add_signed(Quads w, const int8_t* x, int64_t stride) {
-    const __m256i offset = _mm256_set1_epi8(-128);
-    const __m256i ones = _mm256_set1_epi16(1);
-    const __m256i lo = _mm256_xor_si256(w.lo, offset);
-    const __m256i hi = _mm256_xor_si256(w.hi, offset);
-    const __m256i abs_lo = _mm256_abs_epi8(lo);
-    const __m256i abs_hi = _mm256_abs_epi8(hi);
-#pragma GCC unroll 8
-    for (int t = 0; t < kTokens; ++t) {
-      const __m256i inputs = broadcast_four(x + t * stride);
-      const __m256i p = _mm256_maddubs_epi16(abs_lo, _mm256_sign_epi8(inputs, lo));
-      const __m256i q = _mm256_maddubs_epi16(abs_hi, _mm256_sign_epi8(inputs, hi));
-      low[t] = _mm256_add_epi32(low[t], _mm256_madd_epi16(p, ones));
-      high[t] = _mm256_add_epi32(high[t], _mm256_madd_epi16(q, ones));
-    }
-  }
-  SPARSEFLOW_INLINE I32 sum(int t, int32_t correction) const {
-    if constexpr (kBits == 8) return {low[t], high[t]};
-    return sub(I32{low[t], high[t]}, set_int(correction));
-  }
-};
+// A panel holds 16 rows and 64 inputs ready for products with up to kPanelTokens tokens at a time.
+constexpr int kPanelTokens = 6;
+
+SPARSEFLOW_INLINE void store_byte_panel(uint8_t* panel, int pair, Quads a, Quads b) {
+  uint8_t* out = panel + 128 * pair;
+  store_ints(out, a.lo);
+  store_ints(out + 32, a.hi);
+  store_ints(out + 64, b.lo);
+  store_ints(out + 96, b.hi);
+}
 
 }  // namespace
 }  // namespace sparseflow

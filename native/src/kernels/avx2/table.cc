@@ -1,5 +1,5 @@
 // Kernels for x86-64 with AVX2, FMA and F16C.
-#include "kernels/avx2/simd.h"
+#include "kernels/avx2/products.h"
 #include "kernels/generic/table-inl.h"
 
 namespace sparseflow {

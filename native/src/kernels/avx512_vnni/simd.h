@@ -156,5 +156,37 @@ struct GroupDot {
   }
 };
 
+// A panel holds 16 rows and 64 inputs ready for products with up to kPanelTokens tokens at a time:
+// bytes [16][16][4] as they are unpacked.
+constexpr int kPanelTokens = 8;
+template <int kBits>
+constexpr bool kIsWidePanel = false;
+template <int kBits>
+using PanelInput = int8_t;
+
+template <int kBits>
+SPARSEFLOW_INLINE void store_panel(uint8_t* panel, int pair, Quads a, Quads b) {
+  _mm512_storeu_si512(panel + 128 * pair, a.v);
+  _mm512_storeu_si512(panel + 128 * pair + 64, b.v);
+}
+
+template <int kBits, int kTokens>
+SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const int8_t* x, int64_t stride, I32* sums) {
+#pragma GCC unroll 16
+  for (int t = 0; t < kTokens; ++t) {
+    sums[t] = {_mm512_setzero_si512()};
+  }
+#pragma GCC unroll 4
+  for (int step = 0; step < 16; ++step) {
+    const __m512i codes = _mm512_loadu_si512(panel + 64 * step);
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      int32_t four;
+      __builtin_memcpy(&four, x + t * stride + 4 * step, 4);
+      sums[t].v = _mm512_dpbusd_epi32(sums[t].v, codes, _mm512_set1_epi32(four));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sparseflow

@@ -53,15 +53,13 @@ struct GroupScales {  // one for each row and group
   SPARSEFLOW_INLINE F32 of(int64_t group) const { return load_half(scales + group * kLanes); }
 };
 
+constexpr int64_t kFewTokens = 4;  // up to here weights are unpacked on the way into the product
+
 // One block of 16 rows for kTokens tokens.
 template <typename Codes, typename Scales, int kTokens>
 SPARSEFLOW_INLINE void integer_block(const uint8_t* codes, const Scales& row_scales,
-                                     const Activations& x, int64_t token, int64_t num_groups,
-                                     F32* acc) {
+                                     const Activations& x, int64_t num_groups, F32* acc) {
   const int64_t stride = num_groups * kGroup;
-  const int8_t* inputs = x.codes + token * stride;
-  const int32_t* code_sums = x.sums + token * num_groups;
-  const float* scales = x.scales + token * num_groups;
   for (int t = 0; t < kTokens; ++t) {
     acc[t] = zero();
   }
@@ -73,12 +71,12 @@ SPARSEFLOW_INLINE void integer_block(const uint8_t* codes, const Scales& row_sca
       Quads a;
       Quads b;
       Codes::unpack(codes + g * Codes::kGroupBytes, pair, &a, &b);
-      dot.add(pair, a, b, inputs + g * kGroup + 8 * pair, stride);
+      dot.add(pair, a, b, x.codes + g * kGroup + 8 * pair, stride);
     }
     const F32 weight_scales = row_scales.of(g);
     for (int t = 0; t < kTokens; ++t) {
-      const F32 scale = mul(weight_scales, set(scales[t * num_groups + g]));
-      const I32 sum = dot.sum(t, Codes::kOffset * code_sums[t * num_groups + g]);
+      const F32 scale = mul(weight_scales, set(x.scales[t * num_groups + g]));
+      const I32 sum = dot.sum(t, Codes::kOffset * x.sums[t * num_groups + g]);
       acc[t] = fma(to_float(sum), scale, acc[t]);
     }
   }
@@ -86,10 +84,9 @@ SPARSEFLOW_INLINE void integer_block(const uint8_t* codes, const Scales& row_sca
 
 template <typename Codes, typename Scales, int kTokens>
 void integer_tile(const uint8_t* codes, const Scales& row_scales, const Activations& x,
-                  int64_t token, int64_t num_groups, int64_t num_rows, float* out,
-                  int64_t out_stride) {
+                  int64_t num_groups, int64_t num_rows, float* out, int64_t out_stride) {
   F32 acc[kTokens];
-  integer_block<Codes, Scales, kTokens>(codes, row_scales, x, token, num_groups, acc);
+  integer_block<Codes, Scales, kTokens>(codes, row_scales, x, num_groups, acc);
   for (int t = 0; t < kTokens; ++t) {
     if (num_rows == kLanes) {
       store(out + t * out_stride, acc[t]);
@@ -99,9 +96,21 @@ void integer_tile(const uint8_t* codes, const Scales& row_scales, const Activati
   }
 }
 
+}  // namespace
+}  // namespace sparseflow
+
+#include "kernels/generic/integer_panel-inl.h"
+
+namespace sparseflow {
+namespace {
+
 template <typename Codes, typename Scales>
 void integer_matmul(const MatrixView& w, int64_t block_begin, int64_t block_end,
                     const Activations& x, int64_t num_tokens, float* out, int64_t out_stride) {
+  if (num_tokens > kFewTokens) {
+    panel_matmul<Codes, Scales>(w, block_begin, block_end, x, num_tokens, out, out_stride);
+    return;
+  }
   const int64_t num_groups = (w.cols + kGroup - 1) / kGroup;
   for (int64_t block = block_begin; block < block_end; ++block) {
     const int64_t row = block * kLanes;
@@ -110,21 +119,18 @@ void integer_matmul(const MatrixView& w, int64_t block_begin, int64_t block_end,
         static_cast<const uint8_t*>(w.codes) + block * num_groups * Codes::kGroupBytes;
     const Scales scales(w, row, num_groups);
     float* rows = out + row;
-    int64_t t = 0;
-    for (; t + 4 <= num_tokens; t += 4) {
-      integer_tile<Codes, Scales, 4>(codes, scales, x, t, num_groups, num_rows,
-                                     rows + t * out_stride, out_stride);
-    }
-    rows += t * out_stride;
-    switch (num_tokens - t) {
+    switch (num_tokens) {
+      case 4:
+        integer_tile<Codes, Scales, 4>(codes, scales, x, num_groups, num_rows, rows, out_stride);
+        break;
       case 3:
-        integer_tile<Codes, Scales, 3>(codes, scales, x, t, num_groups, num_rows, rows, out_stride);
+        integer_tile<Codes, Scales, 3>(codes, scales, x, num_groups, num_rows, rows, out_stride);
         break;
       case 2:
-        integer_tile<Codes, Scales, 2>(codes, scales, x, t, num_groups, num_rows, rows, out_stride);
+        integer_tile<Codes, Scales, 2>(codes, scales, x, num_groups, num_rows, rows, out_stride);
         break;
       case 1:
-        integer_tile<Codes, Scales, 1>(codes, scales, x, t, num_groups, num_rows, rows, out_stride);
+        integer_tile<Codes, Scales, 1>(codes, scales, x, num_groups, num_rows, rows, out_stride);
         break;
       default:
         break;

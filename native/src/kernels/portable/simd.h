@@ -355,5 +355,64 @@ struct GroupDot {
 };
 #endif
 
+// A panel holds 16 rows and 64 inputs ready for products with up to kPanelTokens tokens at a time,
+// as int16 [32][16][2]: pmaddwd then leaves one sum a row.
+constexpr int kPanelTokens = 4;
+template <int kBits>
+constexpr bool kIsWidePanel = true;
+template <int kBits>
+using PanelInput = int16_t;
+
+template <int kBits>
+SPARSEFLOW_INLINE void store_panel(uint8_t* panel, int pair, const Quads& a, const Quads& b) {
+  constexpr int16_t kOffset = int16_t{1} << (kBits - 1);
+  int16_t out[4][16][2];
+  uint8_t codes[2][16][4];
+  __builtin_memcpy(codes[0], &a, 64);
+  __builtin_memcpy(codes[1], &b, 64);
+  for (int two = 0; two < 4; ++two) {
+    for (int r = 0; r < 16; ++r) {
+      for (int j = 0; j < 2; ++j) {
+        out[two][r][j] = static_cast<int16_t>(codes[two / 2][r][two % 2 * 2 + j] - kOffset);
+      }
+    }
+  }
+  __builtin_memcpy(panel + 256 * pair, out, 256);
+}
+SPARSEFLOW_INLINE void widen(const int8_t* x, int64_t n, int16_t* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = x[i];
+  }
+}
+
+template <int kBits, int kTokens>
+SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const int16_t* x, int64_t stride,
+                                 I32* sums) {
+  for (int t = 0; t < kTokens; ++t) {
+    sums[t] = set_int(0);
+  }
+  for (int k = 0; k < 32; ++k) {
+    for (int t = 0; t < kTokens; ++t) {
+#if defined(__SSE2__)
+      int32_t two;
+      __builtin_memcpy(&two, x + t * stride + 2 * k, 4);
+      const __m128i inputs = _mm_set1_epi32(two);
+      for (int i = 0; i < 4; ++i) {
+        __m128i codes;
+        __builtin_memcpy(&codes, panel + 64 * k + 16 * i, 16);
+        sums[t].q[i] += (V4i)_mm_madd_epi16(codes, inputs);
+      }
+#else
+      int16_t codes[16][2];
+      __builtin_memcpy(codes, panel + 64 * k, 64);
+      for (int r = 0; r < 16; ++r) {
+        sums[t].q[r / 4][r % 4] +=
+            codes[r][0] * x[t * stride + 2 * k] + codes[r][1] * x[t * stride + 2 * k + 1];
+      }
+#endif
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sparseflow

@@ -1,0 +1,132 @@
+// Products with integer weights for many tokens: some groups of some rows are unpacked into a panel
+// in the first-level cache, then a few tokens at a time multiply with it. Every output is the same
+// chain as in integer_matmul-inl.h.
+#pragma once
+
+namespace sparseflow {
+namespace {
+
+constexpr int64_t kPanelBlocks = 2;     // blocks of 16 rows
+constexpr int64_t kTileTokens = 128;    // whose sums stay near
+constexpr int64_t kPanelBudget = 8192;  // bytes of a block
+
+template <int kBits>
+struct PanelShape {
+  static constexpr int64_t kGroupBytes = kIsWidePanel<kBits> ? 2048 : 1024;
+  static constexpr int64_t kGroups = kPanelBudget / kGroupBytes;
+  using Input = PanelInput<kBits>;
+};
+
+// Sums of kTokens tokens over the panel's groups, for one block of rows. x: inputs of the first
+// token and group, each token `stride` elements from the one before.
+template <typename Codes, typename Scales, int kTokens>
+__attribute__((noinline)) void panel_rows(const uint8_t* panel, const Scales& row_scales,
+                                          int64_t group, int64_t num_groups,
+                                          const PanelInput<Codes::kBits>* x, int64_t stride,
+                                          const float* x_scales, const int32_t* x_sums,
+                                          int64_t scale_stride, float* acc) {
+  for (int64_t g = 0; g < num_groups; ++g) {
+    I32 sums[kTokens];
+    panel_dot<Codes::kBits, kTokens>(panel + g * PanelShape<Codes::kBits>::kGroupBytes,
+                                     x + g * kGroup, stride, sums);
+    const F32 weight_scales = row_scales.of(group + g);
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      if constexpr (!kIsWidePanel<Codes::kBits>) {
+        sums[t] = sub(sums[t], set_int(Codes::kOffset * x_sums[t * scale_stride + g]));
+      }
+      const F32 scale = mul(weight_scales, set(x_scales[t * scale_stride + g]));
+      store(acc + t * kLanes, fma(to_float(sums[t]), scale, load(acc + t * kLanes)));
+    }
+  }
+}
+
+template <typename Codes, typename Scales, int kTokens = kPanelTokens, typename... Args>
+SPARSEFLOW_INLINE void panel_rows_of(int64_t num_tokens, Args... args) {
+  if (num_tokens == kTokens) {
+    panel_rows<Codes, Scales, kTokens>(args...);
+  } else if constexpr (kTokens > 1) {
+    panel_rows_of<Codes, Scales, kTokens - 1>(num_tokens, args...);
+  }
+}
+
+template <typename Codes>
+void fill_panel(const uint8_t* codes, int64_t num_groups, uint8_t* panel) {
+  for (int64_t g = 0; g < num_groups; ++g) {
+#pragma GCC unroll 8
+    for (int pair = 0; pair < 8; ++pair) {
+      Quads a;
+      Quads b;
+      Codes::unpack(codes + g * Codes::kGroupBytes, pair, &a, &b);
+      store_panel<Codes::kBits>(panel + g * PanelShape<Codes::kBits>::kGroupBytes, pair, a, b);
+    }
+  }
+}
+
+// Up to kPanelBlocks blocks of rows for up to kTileTokens tokens.
+template <typename Codes, typename Scales>
+void panel_tile(const MatrixView& w, int64_t block, int64_t num_blocks, const Activations& x,
+                int64_t token, int64_t num_tokens, float* out, int64_t out_stride) {
+  using Shape = PanelShape<Codes::kBits>;
+  const int64_t num_groups = (w.cols + kGroup - 1) / kGroup;
+  const auto* codes = static_cast<const uint8_t*>(w.codes);
+  alignas(64) uint8_t panel[kPanelBlocks * kPanelBudget];
+  alignas(64) float acc[kPanelBlocks * kTileTokens * kLanes];
+  [[maybe_unused]] alignas(64) int16_t wide[kPanelTokens * Shape::kGroups * kGroup];
+  __builtin_memset(acc, 0, sizeof(acc));
+  for (int64_t group = 0; group < num_groups; group += Shape::kGroups) {
+    const int64_t left = num_groups - group;
+    const int64_t count = left < Shape::kGroups ? left : Shape::kGroups;
+    for (int64_t b = 0; b < num_blocks; ++b) {
+      fill_panel<Codes>(codes + ((block + b) * num_groups + group) * Codes::kGroupBytes, count,
+                        panel + b * kPanelBudget);
+    }
+    for (int64_t t = 0; t < num_tokens; t += kPanelTokens) {
+      const int64_t tokens = num_tokens - t < kPanelTokens ? num_tokens - t : kPanelTokens;
+      const int64_t at = (token + t) * num_groups + group;
+      const typename Shape::Input* inputs;
+      int64_t stride;
+      if constexpr (kIsWidePanel<Codes::kBits>) {
+        stride = count * kGroup;
+        for (int64_t i = 0; i < tokens; ++i) {
+          widen(x.codes + (at + i * num_groups) * kGroup, stride, wide + i * stride);
+        }
+        inputs = wide;
+      } else {
+        stride = num_groups * kGroup;
+        inputs = x.codes + at * kGroup;
+      }
+      for (int64_t b = 0; b < num_blocks; ++b) {
+        const Scales scales(w, (block + b) * kLanes, num_groups);
+        panel_rows_of<Codes, Scales>(tokens, panel + b * kPanelBudget, scales, group, count, inputs,
+                                     stride, x.scales + at, x.sums + at, num_groups,
+                                     acc + (b * kTileTokens + t) * kLanes);
+      }
+    }
+  }
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    const int64_t row = (block + b) * kLanes;
+    const int64_t rows = w.rows - row < kLanes ? w.rows - row : kLanes;
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      const F32 sums = load(acc + (b * kTileTokens + t) * kLanes);
+      float* to = out + (token + t) * out_stride + row;
+      rows == kLanes ? store(to, sums) : store_first(to, sums, rows);
+    }
+  }
+}
+
+template <typename Codes, typename Scales>
+void panel_matmul(const MatrixView& w, int64_t block_begin, int64_t block_end, const Activations& x,
+                  int64_t num_tokens, float* out, int64_t out_stride) {
+  for (int64_t t = 0; t < num_tokens; t += kTileTokens) {
+    const int64_t tokens = num_tokens - t < kTileTokens ? num_tokens - t : kTileTokens;
+    for (int64_t block = block_begin; block < block_end; block += kPanelBlocks) {
+      const int64_t left = block_end - block;
+      panel_tile<Codes, Scales>(w, block, left < kPanelBlocks ? left : kPanelBlocks, x, t, tokens,
+                                out, out_stride);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparseflow
