@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from sparseflow.config import EngineConfig, PolicyKind, StoreKind
+from sparseflow.config import ISA_NAMES, EngineConfig, PolicyKind, StoreKind
 from sparseflow.units import parse_size
 
 ModelsDirOption = Annotated[
@@ -66,7 +66,7 @@ def engine_config(
     isa: Annotated[
         str,
         typer.Option(
-            metavar="auto|portable|avx2|avx512_vnni",
+            metavar="|".join(ISA_NAMES),
             help="Instruction set; changes speed, never output.",
         ),
     ] = "auto",

@@ -41,12 +41,22 @@ __attribute__((noinline)) void panel_rows(const uint8_t* panel, const Scales& ro
   }
 }
 
-template <typename Codes, typename Scales, int kTokens = kPanelTokens, typename... Args>
+// How many tokens multiply together where so many are left.
+SPARSEFLOW_INLINE int64_t panel_step(int64_t left) {
+  return left >= kPanelTokens ? kPanelTokens : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+template <typename Codes, typename Scales, typename... Args>
 SPARSEFLOW_INLINE void panel_rows_of(int64_t num_tokens, Args... args) {
-  if (num_tokens == kTokens) {
-    panel_rows<Codes, Scales, kTokens>(args...);
-  } else if constexpr (kTokens > 1) {
-    panel_rows_of<Codes, Scales, kTokens - 1>(num_tokens, args...);
+  switch (num_tokens) {
+    case 1:
+      return panel_rows<Codes, Scales, 1>(args...);
+    case 2:
+      return panel_rows<Codes, Scales, 2>(args...);
+    case kPanelTokens:
+      return panel_rows<Codes, Scales, kPanelTokens>(args...);
+    default:
+      return panel_rows<Codes, Scales, 4>(args...);
   }
 }
 
@@ -81,8 +91,8 @@ void panel_tile(const MatrixView& w, int64_t block, int64_t num_blocks, const Ac
       fill_panel<Codes>(codes + ((block + b) * num_groups + group) * Codes::kGroupBytes, count,
                         panel + b * kPanelBudget);
     }
-    for (int64_t t = 0; t < num_tokens; t += kPanelTokens) {
-      const int64_t tokens = num_tokens - t < kPanelTokens ? num_tokens - t : kPanelTokens;
+    for (int64_t t = 0, tokens = 0; t < num_tokens; t += tokens) {
+      tokens = panel_step(num_tokens - t);
       const int64_t at = (token + t) * num_groups + group;
       const typename Shape::Input* inputs;
       int64_t stride;
