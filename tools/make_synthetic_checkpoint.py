@@ -5,6 +5,7 @@
     python tools/make_synthetic_checkpoint.py --names qwen3.6 --headers-only DIR    its true shapes, sparse files
     python tools/make_synthetic_checkpoint.py --true-geometry --layers 8 --vocab 32768 DIR
     python tools/make_synthetic_checkpoint.py --true-geometry --layers 40 --vocab 248320 --container DIR --recipe int8
+    python tools/make_synthetic_checkpoint.py --true-geometry --layers 40 --vocab 248320 --gguf FILE --type Q4_0
 
 With --true-geometry (or --tiny --chain) greedy decoding walks a known chain of tokens, chain.json, and routing behaves
 like the real model's; tools/synthetic says how. Such a model can go straight into a container (--container) or a GGUF
@@ -15,12 +16,13 @@ number of shards do not change them.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from synthetic.files import Plan, UnwrittenCheckpoint, write_checkpoint
+from synthetic.files import CHAIN_NAME, Plan, UnwrittenCheckpoint, write_checkpoint
 from synthetic.layout import (
     TRUE_LAYERS,
     TRUE_VOCAB,
@@ -72,6 +74,8 @@ def make(options: argparse.Namespace) -> Path:
         report_routing(plan.weights, plan.config)
     if options.container is not None:
         return make_container(plan, options.container, options.recipe)
+    if options.gguf is not None:
+        return make_gguf(plan, options.gguf, options.type)
     write_checkpoint(options.directory, plan, is_empty=options.headers_only)
     return Path(options.directory)
 
@@ -87,6 +91,30 @@ def make_container(plan: Plan, output: Path, recipe: str) -> Path:
         progress_bars(quiet=False, in_bytes=True) as progress,
     ):
         return prepare(checkpoint, output, recipe, progress)
+
+
+def make_gguf(plan: Plan, output: Path, expert_type: str) -> Path:
+    """Writes a GGUF file of a checkpoint that is never written; its chain goes beside it."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+    from peers.gguf_writer import TYPES, write_gguf
+    from sparseflow.cli.console import progress_bars
+    from synthetic.blocks import PoolBlocks
+
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        UnwrittenCheckpoint.write(Path(directory), plan) as checkpoint,
+        progress_bars(quiet=False, in_bytes=True) as progress,
+    ):
+        dims = checkpoint.dimensions
+        blocks = PoolBlocks(
+            checkpoint.weights,
+            dims["num_experts"],
+            dims["moe_intermediate_size"],
+            dims["hidden_size"],
+        )
+        write_gguf(checkpoint, output, TYPES[expert_type], blocks, progress)
+        shutil.copyfile(Path(directory) / CHAIN_NAME, output.with_suffix(".chain.json"))
+    return output
 
 
 def report_routing(weights: ChainWeights, config: dict[str, Any]) -> None:
@@ -130,6 +158,12 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
         "--container", type=Path, metavar="DIR", help="prepare this container, write no checkpoint"
     )
     parser.add_argument("--recipe", default="int8", help="of the container")
+    parser.add_argument(
+        "--gguf", type=Path, metavar="FILE", help="write this GGUF file, no checkpoint"
+    )
+    parser.add_argument(
+        "--type", choices=["Q8_0", "Q4_0"], default="Q8_0", help="of the experts in the GGUF file"
+    )
     parser.add_argument("--report-routing", action="store_true", help="print how the chain routes")
     options = parser.parse_args(arguments)
     if options.tiny == options.true_geometry and not (options.names and options.headers_only):
@@ -137,10 +171,11 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     if options.names and not options.tiny and not options.headers_only:
         parser.error("--names at true shapes would write 67 GiB; add --tiny or --headers-only")
     options.chain = (options.chain or options.true_geometry) and not options.names
-    if options.container and (not options.chain or options.headers_only):
-        parser.error("--container needs a chain: add --true-geometry, or --tiny --chain")
-    if (options.directory is None) == (options.container is None):
-        parser.error("give a directory for the checkpoint, or --container")
+    outputs = [options.directory, options.container, options.gguf]
+    if sum(output is not None for output in outputs) != 1:
+        parser.error("give a directory for the checkpoint, or --container, or --gguf")
+    if options.directory is None and (not options.chain or options.headers_only):
+        parser.error("--container and --gguf need a chain: --true-geometry, or --tiny --chain")
     return options
 
 

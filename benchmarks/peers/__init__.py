@@ -1,0 +1,1 @@
+"""Other engines, run on the same weights."""
