@@ -188,6 +188,14 @@ def check_malformed() -> Result:
     return Result(measured, "all refused, at most 64 MiB", done.code == 0 and found is not None)
 
 
+def check_chain_decides() -> Result:
+    return pytest_passes("tests/unit/tools/test_synthetic_chain.py")
+
+
+def check_gguf() -> Result:
+    return pytest_passes("tests/unit/benchmarks")
+
+
 def check_faults() -> Result:
     return pytest_passes("tests/identity/test_faults.py")
 

@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from sparseflow.errors import SparseFlowError
 from synthetic.files import CHAIN_NAME, Plan, UnwrittenCheckpoint, write_checkpoint
 from synthetic.layout import (
     TRUE_LAYERS,
@@ -70,8 +71,6 @@ def plan_checkpoint(options: argparse.Namespace) -> Plan:
 def make(options: argparse.Namespace) -> Path:
     """Writes what the options ask for, and returns where."""
     plan = plan_checkpoint(options)
-    if options.report_routing and plan.weights is not None:
-        report_routing(plan.weights, plan.config)
     if options.container is not None:
         return make_container(plan, options.container, options.recipe)
     if options.gguf is not None:
@@ -164,20 +163,38 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--type", choices=["Q8_0", "Q4_0"], default="Q8_0", help="of the experts in the GGUF file"
     )
-    parser.add_argument("--report-routing", action="store_true", help="print how the chain routes")
+    parser.add_argument(
+        "--report-routing", action="store_true", help="print how the chain routes, write nothing"
+    )
     options = parser.parse_args(arguments)
     if options.tiny == options.true_geometry and not (options.names and options.headers_only):
         parser.error("choose --tiny or --true-geometry")
     if options.names and not options.tiny and not options.headers_only:
         parser.error("--names at true shapes would write 67 GiB; add --tiny or --headers-only")
     options.chain = (options.chain or options.true_geometry) and not options.names
-    outputs = [options.directory, options.container, options.gguf]
+    outputs = [options.directory, options.container, options.gguf, options.report_routing or None]
     if sum(output is not None for output in outputs) != 1:
-        parser.error("give a directory for the checkpoint, or --container, or --gguf")
+        parser.error("give a directory for the checkpoint, --container, --gguf or --report-routing")
     if options.directory is None and (not options.chain or options.headers_only):
-        parser.error("--container and --gguf need a chain: --true-geometry, or --tiny --chain")
+        parser.error("only a model with a chain can do that: --true-geometry, or --tiny --chain")
     return options
 
 
+def main(arguments: list[str]) -> int:
+    """Exit code 1, with one line on stderr, if it cannot be done."""
+    options = parse_options(arguments)
+    try:
+        if options.report_routing:
+            plan = plan_checkpoint(options)
+            assert plan.weights is not None
+            report_routing(plan.weights, plan.config)
+        else:
+            print(make(options))
+    except (ValueError, SparseFlowError) as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    print(make(parse_options(sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))

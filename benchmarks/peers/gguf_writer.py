@@ -95,15 +95,14 @@ def _write_head(
         add[kind](key, value)
     total = 0
     for tensor in tensors:
-        shape = tensor.shape
-        nbytes = (
-            gguf.quant_shape_to_byte_shape(shape, tensor.type) if tensor.type != Type.F32 else shape
-        )
-        size = int(np.prod(nbytes)) * (4 if tensor.type == Type.F32 else 1)
-        # A shape of bytes for quantized types: the writer turns it back.
-        dtype = np.dtype(np.float32 if tensor.type == Type.F32 else np.uint8)
-        writer.add_tensor_info(tensor.name, nbytes, dtype, size, tensor.type)
-        total += size
+        # The writer takes the shape of quantized tensors in bytes.
+        shape, dtype = tensor.shape, np.dtype(np.float32)
+        if tensor.type != Type.F32:
+            shape = gguf.quant_shape_to_byte_shape(tensor.shape, tensor.type)
+            dtype = np.dtype(np.uint8)
+        nbytes = int(np.prod(shape)) * dtype.itemsize
+        writer.add_tensor_info(tensor.name, shape, dtype, nbytes, tensor.type)
+        total += nbytes
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.checkpoint.checkpoint import Checkpoint
+from sparseflow.checkpoint.checkpoint import Checkpoint, CheckpointTensor
 from sparseflow.checkpoint.header import Header
 from synthetic.layout import Tensor
 from synthetic.noise import value_blocks
@@ -123,6 +123,9 @@ class UnwrittenCheckpoint(Checkpoint):
         super().__init__(directory, config, headers)
         assert plan.weights is not None, "only weights of a chain can be read by range"
         self.weights = plan.weights
+        self._by_file: dict[Path, list[CheckpointTensor]] = {}
+        for tensor in self.tensors.values():
+            self._by_file.setdefault(tensor.file, []).append(tensor)
 
     @classmethod
     def write(cls, directory: Path, plan: Plan) -> Self:
@@ -134,10 +137,10 @@ class UnwrittenCheckpoint(Checkpoint):
     def read_into(self, file: Path, offset: int, buffer: memoryview) -> None:
         out = np.frombuffer(buffer, np.uint16)
         end, done = offset + len(buffer), 0
-        for tensor in self.tensors.values():
+        for tensor in self._by_file[file]:
             low = max(offset, tensor.offset)
             high = min(end, tensor.offset + tensor.nbytes)
-            if tensor.file != file or low >= high:
+            if low >= high:
                 continue
             source = Tensor(tensor.name, tensor.shape)
             values = self.weights.read(source, (low - tensor.offset) // 2, (high - low) // 2)

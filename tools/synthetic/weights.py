@@ -21,7 +21,7 @@ from synthetic.signal import Run, Signal
 
 Bits = NDArray[np.uint16]
 
-POOL_VALUES = {"true": 1 << 26, "tiny-chain": 1 << 21}
+POOL_VALUES = {"true": 1 << 26, "tiny-chain": 1 << 24}
 _PLACES_PER_LAYER = 1024
 _DENSE_PLACES = {
     "linear_attn.in_proj_qkv.weight": 0,
