@@ -96,7 +96,8 @@ def _write_head(
     total = 0
     for tensor in tensors:
         # The writer takes the shape of quantized tensors in bytes.
-        shape, dtype = tensor.shape, np.dtype(np.float32)
+        shape: tuple[int, ...] = tensor.shape
+        dtype: np.dtype[Any] = np.dtype(np.float32)
         if tensor.type != Type.F32:
             shape = gguf.quant_shape_to_byte_shape(tensor.shape, tensor.type)
             dtype = np.dtype(np.uint8)

@@ -15,7 +15,7 @@ from peers.gguf_writer import TYPES, write_gguf
 from sparseflow.checkpoint.checkpoint import Checkpoint
 
 TINY = ["--tiny", "--chain"]
-CONVERTER_SHA256 = "9baea38e3b42717cdfcd64d6d6888d7d94ebaeadcbf052bbb2e7d6233039023b"
+CONVERTER_SHA256 = "a1cdb7ae56315a4fe8391f0e12f8f898b873b1131c3fbd3dc1808cd7b691bd78"
 """Over the tensors of `--tiny --chain` as llama.cpp's converter wrote them (peers/check_converter.py)."""
 
 
