@@ -120,6 +120,15 @@ SPARSEFLOW_INLINE void widen(const int8_t* x, int64_t n, int16_t* out) {  // n: 
   }
 }
 
+// sum += x. Written out, because a compiler that sees through the sum of a tile first makes all
+// products of a step, spills the sums, or copies each of them.
+SPARSEFLOW_INLINE void accumulate_words(__m256i& sum, __m256i x) {
+  __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(x));
+}
+SPARSEFLOW_INLINE void accumulate_ints(__m256i& sum, __m256i x) {
+  __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(x));
+}
+
 template <int kTokens>
 SPARSEFLOW_INLINE void wide_panel_dot(const uint8_t* panel, const int16_t* x, int64_t stride,
                                       I32* sums) {
@@ -138,9 +147,8 @@ SPARSEFLOW_INLINE void wide_panel_dot(const uint8_t* panel, const int16_t* x, in
       int32_t two;
       __builtin_memcpy(&two, x + t * stride + 2 * k, 4);
       const __m256i inputs = _mm256_set1_epi32(two);
-      low[t] = _mm256_add_epi32(low[t], _mm256_madd_epi16(lo, inputs));
-      high[t] = _mm256_add_epi32(high[t], _mm256_madd_epi16(hi, inputs));
-      keep_in_registers(low[t], high[t]);
+      accumulate_ints(low[t], _mm256_madd_epi16(lo, inputs));
+      accumulate_ints(high[t], _mm256_madd_epi16(hi, inputs));
     }
   }
 #pragma GCC unroll 16
@@ -149,33 +157,71 @@ SPARSEFLOW_INLINE void wide_panel_dot(const uint8_t* panel, const int16_t* x, in
   }
 }
 
-// Eight steps of 4-bit codes, or two of 6-bit ones, fit into an int16.
-template <int kBits, int kTokens>
-SPARSEFLOW_INLINE void byte_panel_dot(const uint8_t* panel, const int8_t* x, int64_t stride,
-                                      I32* sums) {
-  constexpr int kSteps = kBits == 4 ? 8 : 2;
+// Two steps of 6-bit codes fit into an int16.
+template <int kTokens>
+SPARSEFLOW_INLINE void six_bit_panel_dot(const uint8_t* panel, const int8_t* x, int64_t stride,
+                                         I32* sums) {
+  if constexpr (kTokens > 3) {  // or the sums would not fit into the registers
+    six_bit_panel_dot<3>(panel, x, stride, sums);
+    six_bit_panel_dot<kTokens - 3>(panel, x + 3 * stride, stride, sums + 3);
+    return;
+  }
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i low[kTokens];
+  __m256i high[kTokens];
+#pragma GCC unroll 16
+  for (int t = 0; t < kTokens; ++t) {
+    low[t] = high[t] = _mm256_setzero_si256();
+  }
+#pragma GCC unroll 1
+  for (int step = 0; step < 16; step += 2) {
+    const uint8_t* codes = panel + 64 * step;
+    const __m256i lo[2] = {load_ints(codes), load_ints(codes + 64)};
+    const __m256i hi[2] = {load_ints(codes + 32), load_ints(codes + 96)};
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      const __m256i first = broadcast_four(x + t * stride + 4 * step);
+      const __m256i second = broadcast_four(x + t * stride + 4 * step + 4);
+      const __m256i p =
+          _mm256_add_epi16(_mm256_maddubs_epi16(lo[0], first), _mm256_maddubs_epi16(lo[1], second));
+      const __m256i q =
+          _mm256_add_epi16(_mm256_maddubs_epi16(hi[0], first), _mm256_maddubs_epi16(hi[1], second));
+      accumulate_ints(low[t], _mm256_madd_epi16(p, ones));
+      accumulate_ints(high[t], _mm256_madd_epi16(q, ones));
+    }
+  }
+#pragma GCC unroll 16
+  for (int t = 0; t < kTokens; ++t) {
+    sums[t] = {low[t], high[t]};
+  }
+}
+
+// Eight steps of 4-bit codes fit into an int16.
+template <int kTokens>
+SPARSEFLOW_INLINE void four_bit_panel_dot(const uint8_t* panel, const int8_t* x, int64_t stride,
+                                          I32* sums) {
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 16
   for (int t = 0; t < kTokens; ++t) {
     sums[t] = set_int(0);
   }
-  for (int begin = 0; begin < 16; begin += kSteps) {
+#pragma GCC unroll 1
+  for (int begin = 0; begin < 16; begin += 8) {
     __m256i low[kTokens];
     __m256i high[kTokens];
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
       low[t] = high[t] = _mm256_setzero_si256();
     }
-#pragma GCC unroll 1
-    for (int step = begin; step < begin + kSteps; ++step) {
+#pragma GCC unroll 2
+    for (int step = begin; step < begin + 8; ++step) {
       const __m256i lo = load_ints(panel + 64 * step);
       const __m256i hi = load_ints(panel + 64 * step + 32);
 #pragma GCC unroll 16
       for (int t = 0; t < kTokens; ++t) {
         const __m256i inputs = broadcast_four(x + t * stride + 4 * step);
-        low[t] = _mm256_add_epi16(low[t], _mm256_maddubs_epi16(lo, inputs));
-        high[t] = _mm256_add_epi16(high[t], _mm256_maddubs_epi16(hi, inputs));
-        keep_in_registers(low[t], high[t]);
+        accumulate_words(low[t], _mm256_maddubs_epi16(lo, inputs));
+        accumulate_words(high[t], _mm256_maddubs_epi16(hi, inputs));
       }
     }
 #pragma GCC unroll 16
@@ -191,8 +237,10 @@ SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const PanelInput<kBits>* 
                                  I32* sums) {
   if constexpr (kIsWidePanel<kBits>) {
     wide_panel_dot<kTokens>(panel, x, stride, sums);
+  } else if constexpr (kBits == 6) {
+    six_bit_panel_dot<kTokens>(panel, x, stride, sums);
   } else {
-    byte_panel_dot<kBits, kTokens>(panel, x, stride, sums);
+    four_bit_panel_dot<kTokens>(panel, x, stride, sums);
   }
 }
 

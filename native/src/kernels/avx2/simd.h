@@ -192,11 +192,6 @@ SPARSEFLOW_INLINE __m256i broadcast_four(const int8_t* p) {
   return _mm256_set1_epi32(four);
 }
 
-// Otherwise the compiler first makes all products of a step and then spills the sums.
-SPARSEFLOW_INLINE void keep_in_registers(__m256i& a, __m256i& b) {
-  __asm__ volatile("" : "+x"(a), "+x"(b));
-}
-
 // A panel holds 16 rows and 64 inputs ready for products with up to kPanelTokens tokens at a time.
 constexpr int kPanelTokens = 6;
 

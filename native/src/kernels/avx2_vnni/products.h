@@ -71,7 +71,6 @@ SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const int8_t* x, int64_t 
       const __m256i inputs = broadcast_four(x + t * stride + 4 * step);
       low[t] = dot_bytes(low[t], lo, inputs);
       high[t] = dot_bytes(high[t], hi, inputs);
-      keep_in_registers(low[t], high[t]);
     }
   }
 #pragma GCC unroll 16

@@ -26,12 +26,10 @@ void delta_columns(const DeltaArgs& args, int64_t column, int64_t width) {
       memory[b] = zero();
     }
     for (int64_t i = 0; i < args.key_dim; ++i) {
-      float* row = state + i * args.value_dim;
+      const float* row = state + i * args.value_dim;
       const F32 k = set(key[i]);
       for (int b = 0; b < kBlocks; ++b) {
-        const F32 s = mul(get(row, b), decay);
-        memory[b] = fma(s, k, memory[b]);
-        put(row, b, s);
+        memory[b] = fma(mul(get(row, b), decay), k, memory[b]);
       }
     }
     F32 delta[kBlocks];
@@ -46,7 +44,7 @@ void delta_columns(const DeltaArgs& args, int64_t column, int64_t width) {
       const F32 k = set(key[i]);
       const F32 q = set(query[i]);
       for (int b = 0; b < kBlocks; ++b) {
-        const F32 s = fma(k, delta[b], get(row, b));
+        const F32 s = fma(k, delta[b], mul(get(row, b), decay));
         output[b] = fma(s, q, output[b]);
         put(row, b, s);
       }

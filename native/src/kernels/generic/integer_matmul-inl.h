@@ -53,6 +53,10 @@ struct GroupScales {  // one for each row and group
   SPARSEFLOW_INLINE F32 of(int64_t group) const { return load_half(scales + group * kLanes); }
 };
 
+// Codes of 4 and 6 bits take so many instructions a cache line that the core does not see far
+// enough ahead by itself. The last groups of a matrix ask for what lies behind it, which does no
+// harm.
+constexpr int64_t kPrefetchAhead = 768;
 constexpr int64_t kFewTokens = 4;  // up to here weights are unpacked on the way into the product
 
 // One block of 16 rows for kTokens tokens.
@@ -70,7 +74,11 @@ SPARSEFLOW_INLINE void integer_block(const uint8_t* codes, const Scales& row_sca
     for (int pair = 0; pair < 8; ++pair) {
       Quads a;
       Quads b;
-      Codes::unpack(codes + g * Codes::kGroupBytes, pair, &a, &b);
+      const uint8_t* at = codes + g * Codes::kGroupBytes;
+      if (Codes::kBits < 8) {
+        __builtin_prefetch(at + kPrefetchAhead + pair * (Codes::kGroupBytes / 8));
+      }
+      Codes::unpack(at, pair, &a, &b);
       dot.add(pair, a, b, x.codes + g * kGroup + 8 * pair, stride);
     }
     const F32 weight_scales = row_scales.of(g);

@@ -6,7 +6,7 @@
 namespace sparseflow {
 namespace {
 
-constexpr int64_t kPanelBlocks = 2;     // blocks of 16 rows
+constexpr int64_t kPanelBlocks = 4;     // blocks of 16 rows
 constexpr int64_t kTileTokens = 128;    // whose sums stay near
 constexpr int64_t kPanelBudget = 8192;  // bytes of a block
 
