@@ -60,7 +60,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 std::vector<std::vector<uint8_t>> good_inputs() {
   std::vector<std::vector<uint8_t>> inputs;
-  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kBf16}) {
+  for (const WeightFormat format : weight_formats()) {
+    if (format == WeightFormat::kFloat32) continue;
     test::SfiShape shape;
     shape.num_experts = 2;
     shape.hidden_size = 20;

@@ -11,7 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "sparseflow/dispatch.h"
+#include "sparseflow/ops.h"
 #include "sparseflow/sfi_file.h"
+#include "sparseflow/weight_format.h"
 
 namespace sparseflow::test {
 
@@ -60,14 +63,17 @@ inline void write_bytes(const std::string& path, const std::vector<std::byte>& b
 // The bytes of a whole file of one layer.
 inline std::vector<std::byte> build_sfi(const SfiShape& shape, int64_t layer) {
   const bool integer = shape.format == WeightFormat::kInt8;
+  const bool grouped = scale_group(shape.format) != 0;
   const auto codes = [&](int64_t rows, int64_t cols) {
-    return integer ? round_up(rows, kLanes) * round_up(cols, kGroup) : rows * cols * 2;
+    return code_bytes(shape.format, rows, cols);
   };
-  const auto scales = [&](int64_t rows) { return integer ? round_up(rows, kLanes) * 4 : 0; };
+  const auto scales = [&](int64_t rows, int64_t cols) {
+    return scale_bytes(shape.format, rows, cols);
+  };
   const int64_t inter = shape.moe_intermediate_size;
   const int64_t hidden = shape.hidden_size;
-  const int64_t sizes[6] = {codes(inter, hidden), scales(inter),        codes(inter, hidden),
-                            scales(inter),        codes(hidden, inter), scales(hidden)};
+  const int64_t sizes[6] = {codes(inter, hidden),  scales(inter, hidden), codes(inter, hidden),
+                            scales(inter, hidden), codes(hidden, inter),  scales(hidden, inter)};
   const int64_t rows[6] = {inter, inter, inter, inter, hidden, hidden};
   const int64_t cols[6] = {hidden, hidden, hidden, hidden, inter, inter};
   const int64_t header_bytes = round_up(256 + 8 * shape.num_experts, 4096);
@@ -87,7 +93,7 @@ inline std::vector<std::byte> build_sfi(const SfiShape& shape, int64_t layer) {
                               static_cast<uint64_t>(hidden),
                               static_cast<uint64_t>(inter),
                               static_cast<uint64_t>(shape.format),
-                              0};
+                              static_cast<uint64_t>(scale_group(shape.format))};
   for (size_t i = 0; i < 8; ++i) put(file, 8 + 4 * i, fields[i], 4);
   put(file, 40, static_cast<uint64_t>(blob_bytes), 8);
   put(file, 48, static_cast<uint64_t>(payload), 8);
@@ -101,7 +107,14 @@ inline std::vector<std::byte> build_sfi(const SfiShape& shape, int64_t layer) {
     std::byte* blob = file.data() + header_bytes + e * blob_bytes;
     for (int part = 0; part < 6; ++part) {
       std::byte* p = blob + offsets[part];
-      if (part % 2 == 1) {
+      if (grouped) {
+        if (part % 2 == 1) continue;
+        std::normal_distribution<float> normal(0.0f, 0.05f);
+        std::vector<float> weights(static_cast<size_t>(rows[part] * cols[part]));
+        for (float& weight : weights) weight = normal(random);
+        quantize_weights(select_kernels("portable"), shape.format, weights.data(), rows[part],
+                         cols[part], reinterpret_cast<uint8_t*>(p), blob + offsets[part + 1]);
+      } else if (part % 2 == 1) {
         for (int64_t row = 0; integer && row < rows[part]; ++row) {
           const float scale = 0.001f + 0.00001f * static_cast<float>(random() % 1000);
           std::memcpy(p + 4 * row, &scale, 4);

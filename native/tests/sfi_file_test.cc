@@ -15,7 +15,8 @@ using namespace sparseflow::test;
 namespace {
 
 void good_files_are_read_and_their_experts_pass() {
-  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kBf16}) {
+  for (const WeightFormat format : weight_formats()) {
+    if (format == WeightFormat::kFloat32) continue;
     const TemporaryDirectory directory;
     SfiShape shape;
     shape.format = format;
@@ -68,7 +69,7 @@ void every_header_field_is_checked() {
   refuse(set(32, 3, 4), "group_size is 0");
   refuse(set(32, 4, 4), "weight format 4");
   refuse(set(32, 99, 4), "weight format 99");
-  refuse(set(36, 64, 4), "group_size is 64");
+  refuse(set(36, 64, 4), "group_size is 64, must be 0");
   refuse(set(40, 0, 8), "blob_bytes is 0");
   refuse(set(40, 4095, 8), "blob_bytes");
   refuse(set(40, uint64_t{1} << 62, 8), "blob_bytes");
@@ -127,6 +128,40 @@ void damaged_experts_are_named() {
   check_throws<ConfigError>([&] { check_sfi_expert(path, header, 8); }, "expert 8 of 8");
 }
 
+// Of an int4-g64-v1 file: the same blob is good before and after.
+void damaged_groups_are_named() {
+  const TemporaryDirectory directory;
+  SfiShape shape;
+  shape.format = WeightFormat::kInt4G64;
+  const std::vector<std::byte> good = build_sfi(shape, 0);
+  const std::string path = directory.file("layer.sfi");
+  const auto refuse_group = [&](int part, int64_t from_end, uint16_t bits, const char* message) {
+    std::vector<std::byte> file = good;
+    write_bytes(path, file);
+    const SfiGeometry g = read_sfi_header(path).geometry;
+    const SfiSection& section = g.sections[static_cast<size_t>(part)];
+    std::byte* blob = file.data() + g.header_bytes;
+    put(file, static_cast<size_t>(g.header_bytes + section.offset + section.nbytes - from_end),
+        bits, 2);
+    put(file, 256, xxh3_64(blob, static_cast<size_t>(g.blob_bytes)), 8);
+    seal_header(file, 4096);
+    write_bytes(path, file);
+    const SfiHeader header = read_sfi_header(path);
+    check_throws<ContainerError>([&] { check_sfi_expert(path, header, 0); }, message);
+  };
+  refuse_group(kGateScales, 32, 0x7C00, "a scale is not finite");
+  refuse_group(kUpScales, 32, 0xFE00, "a scale is not finite");
+  refuse_group(kGateScales, 2, 0x8000, "a padded scale is not 0");
+  refuse_group(kDownCodes, 2, 0x8788, "a padded code is not the offset");
+  refuse_group(kDownCodes, 2, 0x8878, "a padded code is not the offset");
+
+  std::vector<std::byte> file = good;
+  put(file, 36, 32, 4);
+  seal_header(file, 4096);
+  write_bytes(path, file);
+  check_throws<ContainerError>([&] { read_sfi_header(path); }, "group_size is 32, must be 64");
+}
+
 void what_is_not_a_file_is_refused() {
   const TemporaryDirectory directory;
   const auto error =
@@ -142,5 +177,6 @@ int main() {
       {{"good files are read and their experts pass", good_files_are_read_and_their_experts_pass},
        {"every header field is checked", every_header_field_is_checked},
        {"damaged experts are named", damaged_experts_are_named},
+       {"damaged groups are named", damaged_groups_are_named},
        {"what is not a file is refused", what_is_not_a_file_is_refused}});
 }

@@ -49,7 +49,7 @@ class Weights:
     def encode(self, bits: NDArray[np.uint16]) -> tuple[U8, F32 | None]:
         if self.format == "bf16-v1":
             return bits.reshape(-1).view(np.uint8), None
-        return _ext.quantize_int8(bits)
+        return _ext.quantize_weights("int8-v1", bits)
 
     def matrix(self, bits: NDArray[np.uint16]) -> _ext.Matrix:
         codes, scales = self.encode(bits)

@@ -235,7 +235,7 @@ def test_linear_shares_one_input_among_matrices_of_all_formats(runtime: _ext.Run
     rng = np.random.default_rng(6)
     x = normal(rng, 3, 96)
     weights = [normal(rng, rows, 96) for rows in (1, 40, 33)]
-    codes, scales = _ext.quantize_int8(weights[1])
+    codes, scales = _ext.quantize_weights("int8-v1", weights[1])
     matrices = [
         float_matrix(weights[0]),
         _ext.Matrix("int8-v1", 40, 96, codes, scales),
@@ -255,13 +255,13 @@ def test_quantized_weights_are_the_reference_byte_for_byte(rows: int, cols: int,
     weights[0] = 0
     weights[-1] = 2**-149
     codes, scales = reference.quantize_int8(weights)
-    actual_codes, actual_scales = _ext.quantize_int8(weights)
+    actual_codes, actual_scales = _ext.quantize_weights("int8-v1", weights)
     same_bits(actual_scales, scales)
     assert (actual_codes == reference.interleave(codes)).all()
     bits = bf16_bits(weights)
     from_bits, from_floats = (
-        _ext.quantize_int8(bits),
-        _ext.quantize_int8(reference.widen_bf16(bits)),
+        _ext.quantize_weights("int8-v1", bits),
+        _ext.quantize_weights("int8-v1", reference.widen_bf16(bits)),
     )
     assert (from_bits[0] == from_floats[0]).all()
     same_bits(from_bits[1], from_floats[1])

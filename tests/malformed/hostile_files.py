@@ -287,13 +287,23 @@ def expert_slices_of_another_shape(directory: Path) -> None:
     edit_tensor(directory, "layers.0.mlp.experts.gate_up_proj", shape=[40, 40, 72])
 
 
-@idea("single", CheckpointError, "not finite")
-def weight_that_is_not_finite(directory: Path) -> None:
+def set_last_weight(directory: Path, bits: bytes) -> None:
+    """Of the last expert of layer 0, in BF16."""
     file, end = single(directory), offsets(directory, "layers.0.mlp.experts.down_proj")[1]
     raw = bytearray(file.read_bytes())
     place = 8 + int.from_bytes(raw[:8], "little") + end
-    raw[place - 2 : place] = b"\x80\x7f"
+    raw[place - 2 : place] = bits
     file.write_bytes(raw)
+
+
+@idea("single", CheckpointError, "not finite")
+def weight_that_is_not_finite(directory: Path) -> None:
+    set_last_weight(directory, b"\x80\x7f")
+
+
+@idea("single", CheckpointError, "row 71 has a value beyond 524032, the largest that int4-g64-v1")
+def weight_that_no_float16_scale_reaches(directory: Path) -> None:
+    set_last_weight(directory, b"\x80\x5f")
 
 
 # Configuration
@@ -398,7 +408,7 @@ def cut_layer(directory: Path) -> None:
 @idea("container", DAMAGED, "expert 0 of layer 0: hash differs")
 def flipped_payload_bit(directory: Path) -> None:
     raw = bytearray((directory / LAYER).read_bytes())
-    raw[20_000] ^= 1
+    raw[5_000] ^= 1
     (directory / LAYER).write_bytes(raw)
 
 
@@ -415,6 +425,16 @@ def wrong_version_of_a_layer(directory: Path) -> None:
 @idea("container", DAMAGED, "group_size is 32")
 def wrong_group_size(directory: Path) -> None:
     edit_layer(directory, 36, (32).to_bytes(4, "little"))
+
+
+@idea("container", DAMAGED, "group_size is 0, must be 64")
+def no_group_size(directory: Path) -> None:
+    edit_layer(directory, 36, bytes(4))
+
+
+@idea("container", DAMAGED, "gate codes have 3072 bytes, the geometry needs 6144")
+def layer_in_another_format_of_the_same_group_size(directory: Path) -> None:
+    edit_layer(directory, 32, (5).to_bytes(4, "little"))
 
 
 @idea("container", UnsupportedError, "weight format 99")
@@ -447,6 +467,24 @@ def scale_that_is_not_finite(directory: Path) -> None:
     with Container.open(directory) as container:
         layout = container.layouts[0]
     edit_layer(directory, layout.blob_offset(17) + layout.sections[1][0], b"\x00\x00\x80\x7f")
+
+
+@idea("container", DAMAGED, "expert 17 of layer 0: a padded code is not the offset")
+def padded_code_that_is_a_weight(directory: Path) -> None:
+    with Container.open(directory) as container:
+        layout = container.layouts[0]
+    end_of_gate = layout.blob_offset(17) + sum(layout.sections[0])
+    edit_layer(directory, end_of_gate - 1, b"\x87")
+
+
+@idea(
+    "container", DAMAGED, "expert 17 of layer 0: a padded code is not the offset or a padded scale"
+)
+def padded_scale_that_is_not_zero(directory: Path) -> None:
+    with Container.open(directory) as container:
+        layout = container.layouts[0]
+    end_of_scales = layout.blob_offset(17) + sum(layout.sections[1])
+    edit_layer(directory, end_of_scales - 1, b"\x80")
 
 
 @idea("container", DAMAGED, "not finite")

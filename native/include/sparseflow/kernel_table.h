@@ -112,6 +112,18 @@ struct DeltaArgs {
   int64_t out_stride;
 };
 
+// What a group of 64 weights can become: codes in [lowest, highest] times a float16 scale. Divisors
+// are what the group's extreme value becomes under the scales that the search tries.
+struct CodeRange {
+  float lowest;
+  float highest;
+  const float* divisors;
+  int64_t num_divisors;
+};
+
+constexpr float kLargestHalf = 65504.0F;
+constexpr float kSmallestHalf = 0x1p-24F;
+
 // What a table's code needs of the CPU and of the operating system's saved registers.
 enum CpuFeature : uint32_t {
   kCpuAvx2 = 1,    // AVX2, FMA and F16C
@@ -127,6 +139,12 @@ struct KernelTable {
   // x [cols] -> codes [cols padded to 64], scales and sums [cols padded / 64].
   void (*quantize)(const float* x, int64_t cols, int8_t* codes, float* scales,
                    int32_t* sums) noexcept;
+
+  // 64 weights -> codes [64] and the float16 bits of their scale (docs/numerics.md). Returns the
+  // largest magnitude. If that is not finite, beyond -lowest times the largest float16, or at most
+  // half the smallest one, scale and codes are 0.
+  float (*fit_group)(const float* weights, const CodeRange& range, int8_t* codes,
+                     uint16_t* scale) noexcept;
 
   // out[t * out_stride + r] = sum_k W[r, k] x[t, k] for the rows of 16-row blocks [block_begin,
   // block_end) and tokens [0, num_tokens). Rows beyond w.rows are not written. Integer formats read

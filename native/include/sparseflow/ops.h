@@ -121,12 +121,13 @@ int32_t sample(Runtime& runtime, std::span<const float> logits, std::span<const 
                int64_t num_prompt, const SampleParams& params, uint64_t position,
                int64_t num_valid);
 
-// Rows of the int8-v1 format: codes [round_up(rows, 16) * round_up(cols, 64)] interleaved, scales
-// [round_up(rows, 16)]. Throws ConfigError naming the row if a weight is not finite. Same bytes on
-// every machine.
-void quantize_int8(const float* weights, int64_t rows, int64_t cols, uint8_t* codes, float* scales);
-void quantize_int8(const uint16_t* bf16_weights, int64_t rows, int64_t cols, uint8_t* codes,
-                   float* scales);
+// Rows of an integer format: codes and scales as MatrixView describes them, of code_bytes() and
+// scale_bytes() (weight_format.h). Every table gives the same bytes. Throws ConfigError naming the
+// row of a weight that is not finite or beyond what the format can hold.
+void quantize_weights(const KernelTable& kernels, WeightFormat format, const float* weights,
+                      int64_t rows, int64_t cols, uint8_t* codes, void* scales);
+void quantize_weights(const KernelTable& kernels, WeightFormat format, const uint16_t* bf16_weights,
+                      int64_t rows, int64_t cols, uint8_t* codes, void* scales);
 
 // cos and sin of float32(position * inv_freq[i]), by range reduction and polynomials in double,
 // rounded once.

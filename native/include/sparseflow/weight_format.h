@@ -24,6 +24,15 @@ int64_t code_bytes(WeightFormat format, int64_t rows, int64_t cols) noexcept;
 int64_t num_scales(WeightFormat format, int64_t rows, int64_t cols) noexcept;
 int64_t scale_bytes(WeightFormat format, int64_t rows, int64_t cols) noexcept;
 
+// What an integer format adds to a code before it is stored, and so what padding holds; 0 for
+// float formats.
+int code_offset(WeightFormat format) noexcept;
+
+// Whether what pads rows to 16 and inputs to 64 is the offset, and the scales of padded rows are
+// zeros of positive sign. True for formats without padding.
+bool has_clean_padding(const MatrixView& w) noexcept;
+bool has_finite_scales(const MatrixView& w) noexcept;
+
 // The rows of 16-row blocks [begin, end) as a matrix of their own.
 MatrixView row_blocks(const MatrixView& w, int64_t begin, int64_t end) noexcept;
 

@@ -323,44 +323,6 @@ int32_t sample_id(Runtime& runtime, const ConstVector& logits,
   });
 }
 
-nb::object owned(std::vector<size_t> shape, size_t itemsize, nb::dlpack::dtype dtype, void** data) {
-  size_t nbytes = itemsize;
-  for (const size_t n : shape) {
-    nbytes *= n;
-  }
-  void* memory = ::operator new(nbytes);
-  const nb::capsule owner(memory, [](void* p) noexcept { ::operator delete(p); });
-  *data = memory;
-  return nb::cast(
-      nb::ndarray<nb::numpy>(memory, shape.size(), shape.data(), owner, nullptr, dtype));
-}
-
-nb::tuple quantize_int8_array(
-    const nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu, nb::ro>& weights) {
-  const int64_t rows = dim(nb::ndarray<>(weights), 0);
-  const int64_t cols = dim(nb::ndarray<>(weights), 1);
-  const bool is_float = weights.dtype() == nb::dtype<float>();
-  expect(is_float || weights.dtype() == nb::dtype<uint16_t>(),
-         "weights: expected float32, or uint16 holding bfloat16");
-  void* codes = nullptr;
-  void* scales = nullptr;
-  const auto num_codes = static_cast<size_t>(code_bytes(WeightFormat::kInt8, rows, cols));
-  const auto scale_count = static_cast<size_t>(num_scales(WeightFormat::kInt8, rows, cols));
-  nb::object code_array = owned({num_codes}, 1, nb::dtype<uint8_t>(), &codes);
-  nb::object scale_array = owned({scale_count}, 4, nb::dtype<float>(), &scales);
-  {
-    const nb::gil_scoped_release release;
-    if (is_float) {
-      quantize_int8(static_cast<const float*>(weights.data()), rows, cols,
-                    static_cast<uint8_t*>(codes), static_cast<float*>(scales));
-    } else {
-      quantize_int8(static_cast<const uint16_t*>(weights.data()), rows, cols,
-                    static_cast<uint8_t*>(codes), static_cast<float*>(scales));
-    }
-  }
-  return nb::make_tuple(code_array, scale_array);
-}
-
 }  // namespace
 
 WeightFormat parse_format(const std::string& name) {
@@ -409,7 +371,11 @@ void bind_ops(nb::module_& m) {
                    [](const Matrix& self) { return weight_format_name(self.view.format); })
       .def_prop_ro("rows", [](const Matrix& self) { return self.view.rows; })
       .def_prop_ro("cols", [](const Matrix& self) { return self.view.cols; })
-      .def_prop_ro("nbytes", &Matrix::nbytes);
+      .def_prop_ro("nbytes", &Matrix::nbytes)
+      .def("has_clean_padding", [](const Matrix& self) {
+        const nb::gil_scoped_release release;
+        return has_clean_padding(self.view);
+      });
 
   nb::class_<AttentionLayer>(m, "AttentionLayer")
       .def("__init__", make_attention_layer, nb::arg("num_heads"), nb::arg("num_kv_heads"),
@@ -460,7 +426,6 @@ void bind_ops(nb::module_& m) {
       .def("exp", exp_array, nb::arg("x").noconvert(), nb::arg("out").noconvert())
       .def("is_finite", is_finite_array, nb::arg("x").noconvert());
 
-  m.def("quantize_int8", quantize_int8_array, nb::arg("weights").noconvert());
   m.def(
       "matrix_code_bytes",
       [](const std::string& format, int64_t rows, int64_t cols) {

@@ -16,12 +16,6 @@ constexpr int64_t kSectionAlignment = 64;
 constexpr int64_t kHashOffset = 160;
 constexpr int64_t kReservedOffset = 168;
 
-uint16_t load_u16(const std::byte* p) noexcept {
-  uint16_t value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
-
 uint32_t load_u32(const std::byte* p) noexcept {
   uint32_t value;
   std::memcpy(&value, p, sizeof value);
@@ -42,7 +36,7 @@ int64_t checked_field(uint64_t value, int64_t low, int64_t high, const std::stri
                       const char* field) {
   if (value < static_cast<uint64_t>(low) || value > static_cast<uint64_t>(high)) {
     refuse(name, std::string(field) + " is " + std::to_string(value) + ", must be " +
-                     std::to_string(low) + " to " + std::to_string(high));
+                     std::to_string(low) + (high > low ? " to " + std::to_string(high) : ""));
   }
   return static_cast<int64_t>(value);
 }
@@ -97,35 +91,6 @@ void check_sections(const std::byte* fixed, SfiGeometry* g, const std::string& n
 
 bool all_equal(const std::byte* begin, const std::byte* end, std::byte value) noexcept {
   return std::all_of(begin, end, [value](std::byte b) { return b == value; });
-}
-
-bool has_finite_scales(WeightFormat format, const std::byte* scales, int64_t nbytes) noexcept {
-  bool finite = true;
-  if (scale_item_bytes(format) == 2) {
-    for (int64_t i = 0; i < nbytes; i += 2) {
-      finite &= (load_u16(scales + i) & 0x7c00u) != 0x7c00u;
-    }
-  } else {
-    for (int64_t i = 0; i < nbytes; i += 4) {
-      finite &= (load_u32(scales + i) & 0x7f800000u) != 0x7f800000u;
-    }
-  }
-  return finite;
-}
-
-bool has_clean_int8_padding(const MatrixView& w) noexcept {
-  const auto* codes = static_cast<const uint8_t*>(w.codes);
-  const auto* scales = static_cast<const float*>(w.scales);
-  const int64_t padded_cols = round_up(w.cols, kGroup);
-  const int64_t padded_rows = round_up(w.rows, kLanes);
-  for (int64_t row = 0; row < padded_rows; ++row) {
-    if (row >= w.rows && scales[row] != 0.0f) return false;
-    const uint8_t* lane = codes + row / kLanes * padded_cols * kLanes + row % kLanes * 4;
-    for (int64_t col = row < w.rows ? w.cols : 0; col < padded_cols; ++col) {
-      if (lane[col / 4 * (4 * kLanes) + col % 4] != 128) return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace
@@ -235,10 +200,9 @@ ExpertView expert_view(const SfiGeometry& g, const std::byte* blob) noexcept {
 const char* find_blob_error(const SfiGeometry& g, uint64_t expected_hash,
                             const std::byte* blob) noexcept {
   if (xxh3_64(blob, static_cast<size_t>(g.blob_bytes)) != expected_hash) return "hash differs";
-  for (const int part : {kGateScales, kUpScales, kDownScales}) {
-    const SfiSection& scales = g.sections[static_cast<size_t>(part)];
-    if (!has_finite_scales(g.format, blob + scales.offset, scales.nbytes))
-      return "a scale is not finite";
+  const ExpertView view = expert_view(g, blob);
+  for (const MatrixView* w : {&view.gate, &view.up, &view.down}) {
+    if (!has_finite_scales(*w)) return "a scale is not finite";
   }
   return nullptr;
 }
@@ -255,10 +219,9 @@ const char* find_padding_error(const SfiGeometry& g, const std::byte* blob) noex
   if (!all_equal(blob + end, blob + g.blob_bytes, std::byte{0})) {
     return "bytes after the payload are not zero";
   }
-  if (g.format != WeightFormat::kInt8) return nullptr;
   const ExpertView view = expert_view(g, blob);
   for (const MatrixView* w : {&view.gate, &view.up, &view.down}) {
-    if (!has_clean_int8_padding(*w)) return "a padded code is not 128 or a padded scale is not 0";
+    if (!has_clean_padding(*w)) return "a padded code is not the offset or a padded scale is not 0";
   }
   return nullptr;
 }

@@ -75,6 +75,10 @@ int64_t scale_bytes(WeightFormat format, int64_t rows, int64_t cols) noexcept {
   return num_scales(format, rows, cols) * scale_item_bytes(format);
 }
 
+int code_offset(WeightFormat format) noexcept {
+  return is_integer(format) ? 1 << (bits_per_code(format) - 1) : 0;
+}
+
 MatrixView row_blocks(const MatrixView& w, int64_t begin, int64_t end) noexcept {
   const int64_t first = begin * kLanes;
   MatrixView part = w;

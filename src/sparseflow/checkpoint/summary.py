@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ class ClassSummary:
     nbytes: int
     bytes_per_token: int
     """Worst case: every chosen expert read, nothing cached."""
+    formats: tuple[str, ...] = ()
+    """Types of the tensors as they are stored, those of the most bytes first."""
 
 
 def summarize_checkpoint(checkpoint: Checkpoint) -> list[ClassSummary]:
@@ -29,27 +32,34 @@ def summarize_checkpoint(checkpoint: Checkpoint) -> list[ClassSummary]:
     any.
     """
     tensors = [
-        (None if tensor.identity is None else tensor.identity.tensor_class, tensor.nbytes)
+        (
+            None if tensor.identity is None else tensor.identity.tensor_class,
+            tensor.nbytes,
+            tensor.dtype,
+        )
         for tensor in checkpoint.tensors.values()
     ]
     return summarize(tensors, checkpoint.config)
 
 
 def summarize(
-    tensors: Iterable[tuple[TensorClass | None, int]], config: dict[str, Any]
+    tensors: Iterable[tuple[TensorClass | None, int, str]], config: dict[str, Any]
 ) -> list[ClassSummary]:
-    """Lines for tensors given as class and bytes."""
-    counts: dict[TensorClass | None, tuple[int, int]] = dict.fromkeys(TensorClass, (0, 0))
-    for tensor_class, nbytes in tensors:
-        count, total = counts.get(tensor_class, (0, 0))
-        counts[tensor_class] = (count + 1, total + nbytes)
-    embedding_bytes = counts[TensorClass.EMBEDDING][1]
+    """Lines for tensors given as class, bytes and format."""
+    counts: dict[TensorClass | None, int] = dict.fromkeys(TensorClass, 0)
+    sizes: dict[TensorClass | None, Counter[str]] = {key: Counter() for key in counts}
+    for tensor_class, nbytes, stored_as in tensors:
+        counts[tensor_class] = counts.get(tensor_class, 0) + 1
+        sizes.setdefault(tensor_class, Counter())[stored_as] += nbytes
+    embedding_bytes = sizes[TensorClass.EMBEDDING].total()
     lines = []
-    for tensor_class, (count, nbytes) in counts.items():
+    for tensor_class, count in counts.items():
+        nbytes = sizes[tensor_class].total()
+        formats = tuple(name for name, _ in sizes[tensor_class].most_common())
         touched = _bytes_per_token(tensor_class, nbytes, config)
         if tensor_class == TensorClass.HEAD and not count and config["tie_word_embeddings"]:
             touched = embedding_bytes  # a tied head multiplies with all of the embedding
-        lines.append(ClassSummary(tensor_class or "unknown", count, nbytes, touched))
+        lines.append(ClassSummary(tensor_class or "unknown", count, nbytes, touched, formats))
     return lines
 
 

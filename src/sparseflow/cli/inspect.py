@@ -139,12 +139,14 @@ def _show_classes(document: dict[str, Any]) -> None:
     )
     for heading, footer in zip(("tensors", "bytes", "per token, at most"), totals, strict=True):
         table.add_column(heading, footer, justify="right")
+    table.add_column("stored as")
     for line in document["classes"]:
         table.add_row(
             line["tensor_class"],
             str(line["num_tensors"]),
             format_bytes(line["nbytes"]),
             format_bytes(line["bytes_per_token"]),
+            ", ".join(line["formats"]),
         )
     show_table(table)
     unknown = document["unknown"]

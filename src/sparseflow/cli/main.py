@@ -64,6 +64,7 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns 0 ok, 1 negative verdict, 2 usage, 10-15 an error of errors.py, 130 interrupted."""
     words = separate_json_file(list(sys.argv[1:] if arguments is None else arguments)) or ["--help"]
+    words = complete_recipe(words)
     try:
         return _run_command(words)
     except Exception as error:
@@ -93,6 +94,17 @@ def separate_json_file(words: list[str]) -> list[str]:
         separated.append(word)
         position += 1
     return separated
+
+
+def complete_recipe(words: list[str]) -> list[str]:
+    """`--recipe` without a value, which asks for the recipes that there are, becomes `--recipe=list`."""
+    end = words.index("--") if "--" in words else len(words)
+    return [
+        "--recipe=list"
+        if word == "--recipe" and i < end and (i + 1 == end or words[i + 1].startswith("-"))
+        else word
+        for i, word in enumerate(words)
+    ]
 
 
 def _run_command(words: list[str]) -> int:

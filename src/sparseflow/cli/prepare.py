@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparseflow.cli.console import progress_bars, say, write_json
+from sparseflow.cli.console import progress_bars, say, show_table, write_json
 from sparseflow.cli.options import JsonOption, QuietOption
+from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
+
+if TYPE_CHECKING:
+    from sparseflow.container.summary import RecipeLine
+
+
+LIST = "list"
 
 
 def prepare(
     source: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="SOURCE", help="The directory of a safetensors checkpoint.", show_default=False
         ),
-    ],
+    ] = None,
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--output", "-o", metavar="DIR", help="The container's directory.", show_default=False
         ),
-    ],
+    ] = None,
     recipe: Annotated[
-        str, typer.Option(metavar="bf16|int8", help="Formats of the weights.")
-    ] = "int8",
+        str,
+        typer.Option(
+            metavar="[bf16|int8|int4|int4-small]",
+            help="Formats of the weights; alone it lists what each recipe means, for SOURCE if that is given.",
+        ),
+    ] = "int4",
     json: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Turn a checkpoint into a container; if interrupted, the same command goes on where it was."""
+    if recipe == LIST:
+        _list_recipes(source, json)
+        return
+    if source is None or output is None:
+        missing = "SOURCE" if source is None else "--output DIR"
+        raise ConfigError(f"prepare needs {missing}; or --recipe alone, which lists the recipes")
+    _prepare(source, output, recipe, json, quiet=quiet)
+
+
+def _prepare(source: Path, output: Path, recipe: str, json: str | None, *, quiet: bool) -> None:
     from sparseflow.checkpoint.checkpoint import Checkpoint
     from sparseflow.checkpoint.summary import collapse_names, not_carried
 
@@ -61,3 +83,37 @@ def prepare(
     if json != "-":
         verb = "was complete" if was_complete else "written"
         print(f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}")
+
+
+def _list_recipes(source: Path | None, json: str | None) -> None:
+    from sparseflow.checkpoint.model_config import read_text_config
+    from sparseflow.container.summary import recipe_lines
+    from sparseflow.errors import CheckpointError
+
+    config = None if source is None else read_text_config(source, CheckpointError)
+    lines = recipe_lines(config)
+    if json is not None:
+        write_json({"recipes": [asdict(line) for line in lines]}, json)
+    if json != "-":
+        _show_recipes(lines)
+
+
+def _show_recipes(lines: list[RecipeLine]) -> None:
+    from rich.table import Table
+
+    table = Table("recipe", *lines[0].formats)
+    has_sizes = lines[0].nbytes is not None
+    for heading in ("container", "bits per weight", "bytes per token, at most") * has_sizes:
+        table.add_column(heading, justify="right")
+    for line in lines:
+        cells = [
+            f"{name} ({line.bits_per_weight[kind]:g} bits)" for kind, name in line.formats.items()
+        ]
+        if line.nbytes is not None and line.bytes_per_token is not None:
+            cells += [
+                format_bytes(line.nbytes),
+                f"{line.mean_bits_per_weight:.2f}",
+                format_bytes(line.bytes_per_token),
+            ]
+        table.add_row(line.recipe, *cells)
+    show_table(table)

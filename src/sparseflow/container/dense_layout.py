@@ -12,8 +12,8 @@ from sparseflow.checkpoint.header import DTYPE_BYTES
 from sparseflow.checkpoint.model_config import rotary_parameters
 from sparseflow.checkpoint.tensor_classes import TensorClass, expected_tensors, get_family
 from sparseflow.container.manifest import TensorRecord
-from sparseflow.container.matrix_formats import code_bytes, round_up, scale_bytes
-from sparseflow.container.recipes import BF16, FLOAT32, INT8, Recipe
+from sparseflow.container.matrix_formats import code_bytes, round_up, scale_bytes, scale_item_bytes
+from sparseflow.container.recipes import BF16, FLOAT32, Recipe
 
 EMBEDDING_NAME = "embed_tokens.weight"
 DENSE_NAME = "dense.safetensors"
@@ -79,12 +79,14 @@ def entries_of(name: str, record: TensorRecord) -> tuple[DenseEntry, ...]:
     """The entries that hold a tensor: codes and scales for an integer format, else the tensor
     itself.
     """
-    if record.weight_format == INT8:
+    item_bytes = scale_item_bytes(record.weight_format)
+    if item_bytes:
         rows, cols = record.shape
-        codes, scales = code_bytes(INT8, rows, cols), scale_bytes(INT8, rows)
+        codes = code_bytes(record.weight_format, rows, cols)
+        scales = scale_bytes(record.weight_format, rows, cols)
         return (
             DenseEntry(name + ".codes", "U8", (codes,), codes),
-            DenseEntry(name + ".scales", "F32", (scales // 4,), scales),
+            DenseEntry(name + ".scales", f"F{8 * item_bytes}", (scales // item_bytes,), scales),
         )
     dtype = "BF16" if record.weight_format == BF16 else "F32"
     count = 1

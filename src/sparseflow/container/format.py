@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 
-from sparseflow.container.matrix_formats import code_bytes, round_up, scale_bytes
-from sparseflow.container.recipes import BF16, INT8
+from sparseflow.container.matrix_formats import code_bytes, round_up, scale_bytes, scale_group
+from sparseflow.container.recipes import BF16, INT4_G64, INT6_G64, INT8, INT8_G64
 from sparseflow.native import _ext
 
 MAGIC = b"SFIEXP\r\n"
@@ -20,8 +20,7 @@ PAGE = 4096
 SECTION_ALIGNMENT = 64
 INDEX_OFFSET = 256
 HASH_OFFSET = 160
-FORMAT_CODES = {BF16: 1, INT8: 2}
-GROUP_SIZES = {BF16: 0, INT8: 0}
+FORMAT_CODES = {BF16: 1, INT8: 2, INT4_G64: 3, INT8_G64: 5, INT6_G64: 6}
 SECTION_NAMES = ("gate codes", "gate scales", "up codes", "up scales", "down codes", "down scales")
 
 
@@ -49,7 +48,7 @@ class SfiLayout:
         for rows, cols in self.shapes:
             for nbytes in (
                 code_bytes(self.weight_format, rows, cols),
-                scale_bytes(self.weight_format, rows),
+                scale_bytes(self.weight_format, rows, cols),
             ):
                 sections.append((offset, nbytes))
                 offset = round_up(offset + nbytes, SECTION_ALIGNMENT)
@@ -94,7 +93,7 @@ class SfiLayout:
             self.hidden_size,
             self.moe_intermediate_size,
             FORMAT_CODES[self.weight_format],
-            GROUP_SIZES[self.weight_format],
+            scale_group(self.weight_format),
             self.blob_bytes,
             self.payload_bytes,
             self.file_bytes,

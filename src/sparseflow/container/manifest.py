@@ -12,13 +12,12 @@ from typing import Any
 
 from sparseflow.checkpoint.json_file import read_json_object
 from sparseflow.checkpoint.model_config import get_count
-from sparseflow.container.recipes import BF16, FLOAT32, INT8
+from sparseflow.container.recipes import KNOWN_FORMATS
 from sparseflow.errors import ContainerError, UnsupportedError
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 MAX_MANIFEST_BYTES = 8 << 20
-KNOWN_FORMATS = (FLOAT32, BF16, INT8)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

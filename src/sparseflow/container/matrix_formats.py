@@ -11,26 +11,56 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.container.recipes import BF16, FLOAT32, INT8
+from sparseflow.container.recipes import BF16, FLOAT32, INT4_G64, INT6_G64, INT8, INT8_G64
 from sparseflow.errors import CheckpointError, ConfigError, UnsupportedError
 from sparseflow.native import _ext
 
 ROW_BLOCK = 16
 COLUMN_BLOCK = 64
-PADDED_CODE = 128
 READABLE_DTYPES = ("BF16", "F16", "F32")
+INTEGER_BITS = {INT8: 8, INT8_G64: 8, INT6_G64: 6, INT4_G64: 4}
+"""Bits of a code of the integer formats."""
+
+
+def scale_group(weight_format: str) -> int:
+    """Inputs that share a scale; 0 where a row has one or none."""
+    return 0 if weight_format in (FLOAT32, BF16, INT8) else COLUMN_BLOCK
+
+
+def scale_item_bytes(weight_format: str) -> int:
+    """Of one scale: 4 (float32), 2 (float16), or 0 if the format has none."""
+    if weight_format not in INTEGER_BITS:
+        return 0
+    return 2 if scale_group(weight_format) else 4
+
+
+def view_scales(
+    weight_format: str, raw: NDArray[np.uint8]
+) -> NDArray[np.float32] | NDArray[np.float16]:
+    """The bytes of the scales of an integer format as numbers."""
+    return raw.view(np.float16) if scale_item_bytes(weight_format) == 2 else raw.view(np.float32)
 
 
 def code_bytes(weight_format: str, rows: int, cols: int) -> int:
     """Bytes of the codes of a matrix [rows, cols], padding included."""
-    if weight_format == INT8:
-        return round_up(rows, ROW_BLOCK) * round_up(cols, COLUMN_BLOCK)
-    return rows * cols * {BF16: 2, FLOAT32: 4}[weight_format]
+    bits = INTEGER_BITS.get(weight_format)
+    if bits is None:
+        return rows * cols * {BF16: 2, FLOAT32: 4}[weight_format]
+    return round_up(rows, ROW_BLOCK) * round_up(cols, COLUMN_BLOCK) * bits // 8
 
 
-def scale_bytes(weight_format: str, rows: int) -> int:
-    """Bytes of the scales of a matrix with that many rows, padding included."""
-    return 4 * round_up(rows, ROW_BLOCK) if weight_format == INT8 else 0
+def scale_bytes(weight_format: str, rows: int, cols: int) -> int:
+    """Bytes of the scales of a matrix [rows, cols], padding included."""
+    groups = round_up(cols, COLUMN_BLOCK) // COLUMN_BLOCK if scale_group(weight_format) else 1
+    return scale_item_bytes(weight_format) * round_up(rows, ROW_BLOCK) * groups
+
+
+def bits_per_weight(weight_format: str) -> float:
+    """Bits of a weight and its part of a group's scale; a scale that a whole row shares is not counted."""
+    if weight_format not in INTEGER_BITS:
+        return {BF16: 16.0, FLOAT32: 32.0}[weight_format]
+    group = scale_group(weight_format)
+    return INTEGER_BITS[weight_format] + (16 / group if group else 0)
 
 
 def round_up(count: int, to: int) -> int:
@@ -54,9 +84,9 @@ def convert_rows(
         return to_bf16(raw, dtype, where).view(np.uint8), no_scales
     weights = raw.view("<u2") if dtype == "BF16" else to_float32(raw, dtype, where)
     try:
-        codes, scales = _ext.quantize_int8(weights.reshape(shape))
+        codes, scales = _ext.quantize_weights(weight_format, weights.reshape(shape))
     except ConfigError as problem:
-        raise CheckpointError(f"{where} has a value that is not finite ({problem})") from None
+        raise CheckpointError(f"{where}, {str(problem).removeprefix('weights: ')}") from None
     return codes, scales.view(np.uint8)
 
 

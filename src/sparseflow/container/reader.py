@@ -29,7 +29,8 @@ from sparseflow.container.manifest import (
     expert_file_name,
     read_manifest,
 )
-from sparseflow.container.recipes import FLOAT32, INT8
+from sparseflow.container.matrix_formats import view_scales
+from sparseflow.container.recipes import FLOAT32
 from sparseflow.errors import ConfigError, ContainerError
 
 HUGE_PAGE_BYTES = 2 << 20
@@ -44,8 +45,8 @@ class TensorBytes:
     cols: int
     codes: NDArray[np.uint8]
     """1-D, 64-byte aligned, anonymous memory."""
-    scales: NDArray[np.float32] | None
-    """[rows padded to 16], or None if the format has none."""
+    scales: NDArray[np.float32] | NDArray[np.float16] | None
+    """1-D as the format orders them, or None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Container:
                 f"{self._dense_path}: {name!r} has shape {list(record.shape)}; it is not a matrix"
             )
         arrays = [self.read_entry(entry.name) for entry in entries_of(name, record)]
-        scales = arrays[1].view(np.float32) if record.weight_format == INT8 else None
+        scales = view_scales(record.weight_format, arrays[1]) if len(arrays) > 1 else None
         if scales is not None and not np.isfinite(scales).all():
             raise ContainerError(
                 f"{self._dense_path}: {name!r} has a scale that is not finite; prepare again"

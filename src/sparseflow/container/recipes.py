@@ -8,6 +8,9 @@ from sparseflow.checkpoint.tensor_classes import TensorClass, TensorRow
 from sparseflow.errors import ConfigError
 
 FLOAT32, BF16, INT8 = "float32", "bf16-v1", "int8-v1"
+INT8_G64, INT6_G64, INT4_G64 = "int8-g64-v1", "int6-g64-v1", "int4-g64-v1"
+KNOWN_FORMATS = (FLOAT32, BF16, INT8, INT8_G64, INT6_G64, INT4_G64)
+DEFAULT_RECIPE = "int4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,22 @@ RECIPES = {
     for recipe in (
         Recipe("bf16", "the checkpoint's own weights", BF16, BF16, BF16, "float32"),
         Recipe("int8", "8 bits a weight, a scale per output row", INT8, INT8, INT8, "float16"),
+        Recipe(
+            "int4",
+            "experts in 4 bits, the rest in 8, a scale per 64 weights",
+            INT4_G64,
+            INT8_G64,
+            INT8_G64,
+            "float16",
+        ),
+        Recipe(
+            "int4-small",
+            "experts in 4 bits, the rest in 6, a scale per 64 weights",
+            INT4_G64,
+            INT6_G64,
+            INT6_G64,
+            "float16",
+        ),
     )
 }
 

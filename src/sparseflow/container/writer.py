@@ -1,4 +1,4 @@
-"""Fills the blob of one expert, and writes a layer's .sfi file from a stream of blobs."""
+"""Writes a layer's .sfi file from a stream of blobs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,6 @@ from sparseflow.native import _ext
 
 Write = Callable[[memoryview, int], None]
 """Writes bytes at an offset of the file."""
-
-
-def fill_projection(
-    blob: NDArray[np.uint8],
-    layout: SfiLayout,
-    projection: int,
-    codes: NDArray[np.uint8],
-    scales: NDArray[np.uint8],
-) -> None:
-    """Puts codes and scales (bytes) of gate (0), up (1) or down (2) where the layout wants them."""
-    for data, (offset, nbytes) in zip(
-        (codes, scales), layout.sections[2 * projection :], strict=False
-    ):
-        blob[offset : offset + nbytes] = data
 
 
 def write_layer(write: Write, layout: SfiLayout, blobs: Iterable[NDArray[np.uint8]]) -> None:

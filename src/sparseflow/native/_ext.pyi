@@ -28,6 +28,8 @@ class Matrix:
     def cols(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    def has_clean_padding(self) -> bool:
+        """Whether padded codes are the format's offset and padded scales zero, as prepare writes them."""
 
 class AttentionLayer:
     """Constants of a (gated) attention layer; vectors are copied."""
@@ -185,13 +187,13 @@ class Runtime:
     def is_finite(self, x: NDArray[np.float32]) -> bool:
         """True if no element of x (any shape) is infinite or not a number."""
 
-def quantize_int8(
-    weights: NDArray[np.float32] | NDArray[np.uint16],
-) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Codes (1-D, interleaved) and scales (rows padded to 16) of the int8-v1 format.
+def quantize_weights(
+    format: str, weights: NDArray[np.float32] | NDArray[np.uint16], isa: str = "auto"
+) -> tuple[NDArray[np.uint8], NDArray[np.float32] | NDArray[np.float16]]:
+    """Codes and scales of an integer format, both 1-D in the order of docs/sfi_format.md.
 
-    weights [rows, cols]: float32, or uint16 holding bfloat16. The same bytes on every machine. ConfigError names the row
-    of a weight that is not finite.
+    weights [rows, cols]: float32, or uint16 holding bfloat16. The same bytes with every isa and on every machine.
+    ConfigError names the row of a weight that is not finite or beyond what the format can hold.
     """
 
 def matrix_code_bytes(format: str, rows: int, cols: int) -> int:

@@ -164,7 +164,7 @@ def dense_bytes(manifest: Manifest) -> int:
         if name != EMBEDDING_NAME:
             rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, tensor.shape[0])
             total += code_bytes(tensor.weight_format, rows, cols)
-            total += scale_bytes(tensor.weight_format, rows)
+            total += scale_bytes(tensor.weight_format, rows, cols)
     return total
 
 

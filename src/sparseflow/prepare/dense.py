@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from sparseflow.checkpoint.checkpoint import Checkpoint
 from sparseflow.checkpoint.model_config import rotary_parameters
 from sparseflow.container.dense_layout import INV_FREQ_NAME, NEG_EXP_A, DenseTensor, entries_of
-from sparseflow.container.matrix_formats import ROW_BLOCK, check_dtype, convert_rows, to_float32
+from sparseflow.container.matrix_formats import check_dtype, to_float32
 from sparseflow.prepare.derived import inv_freq, neg_exp
-
-BLOCK_BYTES = 8 << 20
+from sparseflow.prepare.pipeline import map_in_order
+from sparseflow.prepare.rows import Matrix, RawRows, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +38,54 @@ def check_dense(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> None:
             check_dtype(source.dtype, f"{source.file}: tensor {source.name!r}")
 
 
-def dense_blocks(checkpoint: Checkpoint, tensor: DenseTensor) -> Iterator[Block]:
-    """The bytes of a tensor's entries, block by block; blocks of one entry come in order.
+def dense_blocks(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> Iterator[Block]:
+    """The bytes of the tensors' entries, block by block; rows are converted by several threads while the next are read.
 
-    Raises CheckpointError for a value that is not finite, UnsupportedError for a dtype that the
+    Raises CheckpointError for a value that is not finite or beyond the format, UnsupportedError for a dtype that the
     format cannot hold.
     """
-    record = tensor.record
-    entries = entries_of(tensor.name, record)
+    derived = [tensor for tensor in tensors if _is_derived(tensor)]
+    for tensor in derived:
+        yield Block(tensor.name, 0, _derive(checkpoint, tensor).view(np.uint8))
+    rows = (
+        (tensor, rows)
+        for tensor in tensors
+        if not _is_derived(tensor)
+        for rows in read_rows(checkpoint, _matrix(checkpoint, tensor))
+    )
+    for blocks in map_in_order(_convert, rows):
+        yield from blocks
+
+
+def _is_derived(tensor: DenseTensor) -> bool:
+    return tensor.name == INV_FREQ_NAME or tensor.name.endswith(NEG_EXP_A)
+
+
+def _derive(checkpoint: Checkpoint, tensor: DenseTensor) -> NDArray[np.float32]:
     if tensor.name == INV_FREQ_NAME:
-        yield Block(tensor.name, 0, inv_freq(*rotary_parameters(checkpoint.config)).view(np.uint8))
-        return
+        return inv_freq(*rotary_parameters(checkpoint.config))
+    matrix = _matrix(checkpoint, tensor)
+    (rows,) = read_rows(checkpoint, matrix)
+    return neg_exp(to_float32(rows.data, matrix.dtype, matrix.where), matrix.where)
+
+
+def _matrix(checkpoint: Checkpoint, tensor: DenseTensor) -> Matrix:
     source = checkpoint.get(tensor.canonical, tensor.source_shape)
-    where = f"{source.file}: tensor {source.name!r}"
-    rows, cols = record.shape if len(record.shape) == 2 else (1, record.shape[0])
-    row_bytes = source.nbytes // rows
-    step = max(1, BLOCK_BYTES // row_bytes // ROW_BLOCK) * ROW_BLOCK
-    offsets = [0] * len(entries)
-    for row in range(0, rows, step):
-        count = min(step, rows - row)
-        raw = np.empty(count * row_bytes, np.uint8)
-        checkpoint.read_into(source.file, source.offset + row * row_bytes, raw.data)
-        if tensor.name.endswith(NEG_EXP_A):
-            values = to_float32(raw, source.dtype, where)
-            parts = [neg_exp(values, where).view(np.uint8)]
-        else:
-            parts = list(
-                convert_rows(raw, source.dtype, (count, cols), record.weight_format, where)
-            )
-        for i, (entry, data) in enumerate(zip(entries, parts, strict=False)):
-            yield Block(entry.name, offsets[i], data)
-            offsets[i] += data.nbytes
+    shape = tensor.record.shape
+    rows, cols = (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0])
+    return Matrix(
+        source.file,
+        source.offset,
+        source.dtype,
+        (rows, cols),
+        source.nbytes // rows,
+        tensor.record.weight_format,
+        f"{source.file}: tensor {source.name!r}",
+    )
+
+
+def _convert(item: tuple[DenseTensor, RawRows]) -> list[Block]:
+    tensor, rows = item
+    entries = entries_of(tensor.name, tensor.record)
+    parts = zip(entries, rows.offsets, rows.convert(), strict=False)
+    return [Block(entry.name, offset, data) for entry, offset, data in parts]

@@ -9,13 +9,12 @@ from pathlib import Path
 from sparseflow.checkpoint.checkpoint import Checkpoint
 from sparseflow.checkpoint.index import holds_weights
 from sparseflow.container.manifest import FORMAT_VERSION, MANIFEST_NAME
-from sparseflow.container.recipes import get_recipe
+from sparseflow.container.recipes import DEFAULT_RECIPE, get_recipe
 from sparseflow.errors import ConfigError, ContainerError, UnsupportedError
 from sparseflow.prepare.prepare import Progress, prepare
 from sparseflow.prepare.source import copied_files, source_identity
 
 DEMO_NAME = "demo"
-DEFAULT_RECIPE = "int8"
 
 
 def resolve_model(
@@ -47,8 +46,7 @@ def resolve_model(
     ):
         raise UnsupportedError(
             f"no model {name!r} here, and models are not fetched from a hub yet; download its checkpoint, then:"
-            " sparseflow"
-            " prepare DIRECTORY --recipe int8 --output CONTAINER"
+            " sparseflow prepare DIRECTORY --output CONTAINER"
         )
     raise ConfigError(f"no model {name!r}; did you mean: sparseflow run demo {name!r}")
 
@@ -56,8 +54,7 @@ def resolve_model(
 def _as_container(path: Path) -> Path:
     if not (path / MANIFEST_NAME).exists() and holds_weights(path):
         raise ConfigError(
-            f"{path}: a checkpoint, not a container; first: sparseflow prepare {path} --recipe {DEFAULT_RECIPE}"
-            " --output DIR"
+            f"{path}: a checkpoint, not a container; first: sparseflow prepare {path} --output DIR"
         )
     if not (path / MANIFEST_NAME).is_file():
         raise ContainerError(

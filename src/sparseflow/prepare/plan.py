@@ -97,9 +97,8 @@ class ContainerPlan:
     def _produce_dense(self, write: Write) -> None:
         header, offsets, _ = self._dense_header
         write(memoryview(header), 0)
-        for tensor in self.dense:
-            for block in dense_blocks(self.checkpoint, tensor):
-                write(block.data.data, offsets[block.entry] + block.offset)
+        for block in dense_blocks(self.checkpoint, self.dense):
+            write(block.data.data, offsets[block.entry] + block.offset)
 
 
 def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:

@@ -1,19 +1,21 @@
-"""Turns a checkpoint into a container: files one after another, each durable before the next begins.
+"""Turns a checkpoint into a container: files one after another, each durable before it counts as finished.
 
-Killed at any moment it goes on where it was, and the result is the same to the byte. Memory stays small: one expert,
-or a few rows of a dense tensor, at a time.
+Killed at any moment it goes on where it was, and the result is the same to the byte. Memory stays small: the blob of
+one expert, and some rows of the checkpoint that are read ahead and converted.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from sparseflow.checkpoint.checkpoint import Checkpoint, storage_errors
 from sparseflow.container.manifest import read_manifest
-from sparseflow.container.recipes import get_recipe
+from sparseflow.container.recipes import DEFAULT_RECIPE, get_recipe
 from sparseflow.container.writer import Write
 from sparseflow.errors import (
     BudgetError,
@@ -35,7 +37,7 @@ RESERVE_BYTES = 4 << 20
 def prepare(
     source: Path | Checkpoint,
     output: Path,
-    recipe: str = "int8",
+    recipe: str = DEFAULT_RECIPE,
     progress: Progress | None = None,
     *,
     wait: bool = False,
@@ -65,6 +67,7 @@ def prepare(
             try:
                 _write_files(plan, workspace, progress)
             except SparseFlowError as error:
+                workspace.drop_parts()
                 is_source_wrong = isinstance(error, CheckpointError | UnsupportedError)
                 if workspace.is_fresh and (is_source_wrong or not workspace.finished):
                     workspace.discard()
@@ -87,21 +90,28 @@ def _write_files(plan: ContainerPlan, workspace: Workspace, progress: Progress |
     total = sum(sizes.values())
     done = sum(sizes[name] for name in workspace.finished)
     _check_space(workspace, total - done)
-    for name, size in sizes.items():
-        if name in workspace.finished:
-            continue
+    left = [name for name in sizes if name not in workspace.finished]
 
-        def produce(write: Write, name: str = name) -> None:
-            def count(data: memoryview, offset: int) -> None:
-                nonlocal done
-                write(data, offset)
-                done += len(data)
-                if progress is not None:
-                    progress("prepare", done, total)
+    def produce(write: Write, name: str) -> None:
+        def count(data: memoryview, offset: int) -> None:
+            nonlocal done
+            write(data, offset)
+            done += len(data)
+            if progress is not None:
+                progress("prepare", done, total)
 
-            plan.produce(name, count)
+        plan.produce(name, count)
 
-        workspace.write(name, size, produce)
+    # A file is synced and hashed while the next is made.
+    with ThreadPoolExecutor(1, "settle") as settler:
+        settling: Future[None] | None = None
+        for name in left:
+            workspace.write(name, sizes[name], partial(produce, name=name))
+            if settling is not None:
+                settling.result()
+            settling = settler.submit(workspace.settle, name)
+        if settling is not None:
+            settling.result()
     workspace.finish(plan.manifest(workspace.finished).to_json())
 
 

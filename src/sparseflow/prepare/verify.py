@@ -17,10 +17,17 @@ import numpy as np
 from sparseflow.checkpoint.checkpoint import Checkpoint, pread_full, storage_errors
 from sparseflow.container.dense_layout import DENSE_NAME
 from sparseflow.container.format import SECTION_NAMES, SfiLayout
-from sparseflow.container.manifest import FileRecord
-from sparseflow.container.matrix_formats import COLUMN_BLOCK, PADDED_CODE, ROW_BLOCK, round_up
+from sparseflow.container.manifest import FileRecord, TensorRecord
+from sparseflow.container.matrix_formats import (
+    INTEGER_BITS,
+    ROW_BLOCK,
+    code_bytes,
+    round_up,
+    scale_bytes,
+    view_scales,
+)
 from sparseflow.container.reader import Container
-from sparseflow.container.recipes import FLOAT32, INT8, get_recipe
+from sparseflow.container.recipes import FLOAT32, get_recipe
 from sparseflow.errors import ContainerError
 from sparseflow.native import _ext
 from sparseflow.prepare.plan import ContainerPlan, plan_container
@@ -121,36 +128,38 @@ def _check_dense(report: VerifyReport, container: Container) -> None:
         if record.weight_format == FLOAT32:
             if not np.isfinite(container.read_entry(name).view(np.float32)).all():
                 report.findings.append(f"{where} has a value that is not finite")
-        elif record.weight_format == INT8:
-            rows, cols = record.shape
-            scales = container.read_entry(name + ".scales").view(np.float32)
-            if not np.isfinite(scales).all() or scales[rows:].any():
-                report.findings.append(
-                    f"{where} has a scale that is not finite, or a padded one that is not 0"
-                )
-            if not _is_padding_good(container, name, rows, cols):
-                report.findings.append(f"{where} has a padded code that is not {PADDED_CODE}")
+        elif record.weight_format in INTEGER_BITS:
+            finding = _find_matrix_error(container, name, record)
+            if finding is not None:
+                report.findings.append(f"{where} has {finding}")
 
 
-def _is_padding_good(container: Container, name: str, rows: int, cols: int) -> bool:
-    """Over the codes [rows / 16, cols / 4, 16, 4], some row blocks at a time."""
-    width = round_up(cols, COLUMN_BLOCK) * ROW_BLOCK
-    num_blocks = round_up(rows, ROW_BLOCK) // ROW_BLOCK
-    step = max(1, BLOCK_BYTES // width)
-    for first in range(0, num_blocks, step):
-        count = min(step, num_blocks - first)
-        codes = container.read_entry(name + ".codes", first * width, count * width)
-        tiles = codes.reshape(count, -1, ROW_BLOCK, 4)
-        edge = tiles[:, cols // 4 :].transpose(0, 2, 1, 3).reshape(count, ROW_BLOCK, -1)
-        if (edge[:, :, cols % 4 :] != PADDED_CODE).any():
-            return False
-        if (
-            first + count == num_blocks
-            and rows % ROW_BLOCK
-            and (tiles[-1, :, rows % ROW_BLOCK :] != PADDED_CODE).any()
-        ):
-            return False
-    return True
+def _find_matrix_error(container: Container, name: str, record: TensorRecord) -> str | None:
+    """What is wrong with scales or padding, looked at some blocks of 16 rows at a time, or None."""
+    rows, cols = record.shape
+    codes_of_block = code_bytes(record.weight_format, ROW_BLOCK, cols)
+    scales_of_block = scale_bytes(record.weight_format, ROW_BLOCK, cols)
+    step = max(1, BLOCK_BYTES // codes_of_block)
+    for first in range(0, round_up(rows, ROW_BLOCK) // ROW_BLOCK, step):
+        count = min(step * ROW_BLOCK, rows - first * ROW_BLOCK)
+        codes = container.read_entry(
+            name + ".codes",
+            first * codes_of_block,
+            code_bytes(record.weight_format, count, cols),
+        )
+        scales = container.read_entry(
+            name + ".scales",
+            first * scales_of_block,
+            scale_bytes(record.weight_format, count, cols),
+        )
+        numbers = view_scales(record.weight_format, scales)
+        try:
+            matrix = _ext.Matrix(record.weight_format, count, cols, codes, numbers)
+        except ContainerError:
+            return "a scale that is not finite"
+        if not matrix.has_clean_padding():
+            return "a padded code that is not the offset, or a padded scale that is not 0"
+    return None
 
 
 def _compare(report: VerifyReport, path: Path, source: Path, progress: Progress | None) -> None:

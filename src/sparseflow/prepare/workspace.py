@@ -42,6 +42,7 @@ class Workspace:
         self.output = output
         self.identity = identity
         self.work = output / WORK_NAME
+        self.sizes: Mapping[str, int] = {}
         self.finished: dict[str, FileRecord] = {}
         self.is_complete = (output / MANIFEST_NAME).exists()
         self.is_fresh = not (self.work / JOURNAL_NAME).exists()
@@ -51,6 +52,7 @@ class Workspace:
 
         Raises ConfigError if the directory holds anything else.
         """
+        self.sizes = sizes
         if self.is_fresh:
             others = [entry.name for entry in self.output.iterdir() if entry.name != WORK_NAME]
             if others:
@@ -62,41 +64,55 @@ class Workspace:
                 self.work.mkdir(exist_ok=True)
             self._write_journal()
         else:
-            self._read_journal(sizes)
+            self._read_journal()
             for path in self.work.iterdir():
                 if path.name != JOURNAL_NAME:
                     path.unlink()
 
-    def write(self, name: str, nbytes: int, produce: Callable[[Write], None]) -> FileRecord:
-        """Makes the file `name` of that size, durable and entered in the journal, from what
-        `produce` writes.
+    def write(self, name: str, nbytes: int, produce: Callable[[Write], None]) -> None:
+        """Makes the temporary file of `name`, of that size, from what `produce` writes.
 
-        Raises StorageError if the disk refuses; then no part of the file stays.
+        Raises StorageError if the disk refuses, and what `produce` raises; then no part of the file stays.
         """
-        part = self.work / name.replace("/", "-")
+        part = self._part(name)
         try:
             with storage_errors(part, 0, "create"):
                 descriptor = os.open(
-                    part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+                    part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
                 )
             try:
                 produce(lambda data, offset: pwrite_full(descriptor, data, offset, part))
-                with storage_errors(part, nbytes, "sync"):
-                    os.fsync(descriptor)
-                record = FileRecord(os.fstat(descriptor).st_size, _sha256(descriptor, part))
+                found = os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
-            if record.nbytes != nbytes:
-                raise StorageError(
-                    f"{part}: {record.nbytes} bytes written, not {nbytes}", path=str(part)
-                )
+            if found != nbytes:
+                raise StorageError(f"{part}: {found} bytes written, not {nbytes}", path=str(part))
         except Exception:
             part.unlink(missing_ok=True)
             raise
+
+    def settle(self, name: str) -> None:
+        """Makes a written file durable, enters it in the journal and moves it to its place.
+
+        From one thread at a time, which may be another than the one that writes the next file. Raises StorageError.
+        """
+        part = self._part(name)
+        with storage_errors(part, 0, "open"):
+            descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with storage_errors(part, 0, "sync"):
+                os.fsync(descriptor)
+            record = FileRecord(os.fstat(descriptor).st_size, _sha256(descriptor, part))
+        finally:
+            os.close(descriptor)
         self.finished[name] = record
         self._write_journal()
         self._move(part, name)
-        return record
+
+    def drop_parts(self) -> None:
+        """Removes temporary files that are not in the journal."""
+        for name in self.sizes.keys() - self.finished.keys():
+            self._part(name).unlink(missing_ok=True)
 
     def finish(self, manifest: bytes) -> None:
         """Writes the manifest, which makes the directory a container, and removes what only an
@@ -123,6 +139,9 @@ class Workspace:
             with contextlib.suppress(OSError):
                 directory.rmdir()
 
+    def _part(self, name: str) -> Path:
+        return self.work / name.replace("/", "-")
+
     def _move(self, part: Path, name: str) -> None:
         target = self.output / name
         with storage_errors(target, 0, "create"):
@@ -139,7 +158,7 @@ class Workspace:
             part.rename(self.work / JOURNAL_NAME)
         _sync_directory(self.work)
 
-    def _read_journal(self, sizes: Mapping[str, int]) -> None:
+    def _read_journal(self) -> None:
         path = self.work / JOURNAL_NAME
         journal = read_json_object(path, MAX_MANIFEST_BYTES, ContainerError)
         if journal.get("identity") != self.identity:
@@ -157,10 +176,10 @@ class Workspace:
             raise ContainerError(
                 f"{path}: damaged; remove {self.output} and prepare again"
             ) from None
-        if any(sizes.get(name) != record.nbytes for name, record in records.items()):
+        if any(self.sizes.get(name) != record.nbytes for name, record in records.items()):
             raise ContainerError(f"{path}: damaged; remove {self.output} and prepare again")
         for name, record in records.items():
-            part, target = self.work / name.replace("/", "-"), self.output / name
+            part, target = self._part(name), self.output / name
             if not target.exists() and part.exists() and part.stat().st_size == record.nbytes:
                 self._move(part, name)
             if target.exists() and target.stat().st_size == record.nbytes:

@@ -93,7 +93,7 @@ def test_prepare_names_what_it_does_not_carry(
 ) -> None:
     assert main(["prepare", str(published), "--output", str(tmp_path / "c")]) == 0
     shown = capsys.readouterr()
-    assert "int8 container written" in shown.out
+    assert "int4 container written" in shown.out
     vision, mtp = shown.err.splitlines()
     assert vision.startswith("not carried: 333 vision tensors: model.visual.")
     assert "model.visual.blocks.{0..26}.attn.qkv.weight" in vision
@@ -117,6 +117,54 @@ def test_prepare_json_lists_every_tensor_that_is_left_out(
         "vision": 333,
         "mtp": 19,
     }
+
+
+def test_recipe_alone_lists_the_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "--recipe"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("bf16-v1 (16 bits)", "int8-v1 (8 bits)", "int4-g64-v1 (4.25 bits)"):
+        assert words in shown
+    assert "int6-g64-v1 (6.25 bits)" in shown
+    assert "per token" not in shown
+    assert main(["prepare", "--recipe", "list", "--json"]) == 0
+    recipes = json.loads(capsys.readouterr().out)["recipes"]
+    assert [line["recipe"] for line in recipes] == ["bf16", "int8", "int4", "int4-small"]
+
+
+def test_listed_recipes_tell_what_a_container_of_the_checkpoint_takes(
+    published: Path, container: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", str(published), "--recipe", "--json"]) == 0
+    lines = json.loads(capsys.readouterr().out)["recipes"]
+    assert main(["inspect", str(container), "--json"]) == 0
+    inspected = json.loads(capsys.readouterr().out)
+    (line,) = [line for line in lines if line["recipe"] == "int4"]
+    assert line["nbytes"] == inspected["nbytes"]
+    assert line["bytes_per_token"] == inspected["bytes_per_token"]
+    assert main(["prepare", str(published), "--recipe"]) == 0
+    assert "bytes per token, at most" in capsys.readouterr().out
+
+
+def test_inspect_shows_how_each_class_is_stored(
+    container: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(container), "--json"]) == 0
+    lines = json.loads(capsys.readouterr().out)["classes"]
+    stored = {line["tensor_class"]: line["formats"] for line in lines}
+    assert stored["routed experts"] == ["int4-g64-v1"]
+    assert stored["attention"][0] == stored["head"][0] == "int8-g64-v1"
+    assert stored["embedding"] == ["bf16-v1"]
+    assert stored["routers"] == ["float32"]
+    assert main(["inspect", str(container)]) == 0
+    assert "int8-g64-v1, float32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["prepare"], ["prepare", "checkpoint"]])
+def test_prepare_without_source_or_output_says_what_is_missing(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == ConfigError.exit_code
+    assert "--recipe alone, which lists the recipes" in capsys.readouterr().err
 
 
 def test_inspect_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

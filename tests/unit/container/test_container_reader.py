@@ -14,10 +14,16 @@ from safetensors import deserialize
 
 from make_synthetic_checkpoint import make, parse_options
 from sparseflow.container.reader import Container, aligned_empty
+from sparseflow.container.recipes import RECIPES
 from sparseflow.errors import ConfigError, ContainerError, SparseFlowError, UnsupportedError
 from sparseflow.prepare import prepare
 
 PREFIX = "model.language_model."
+HEADS = {
+    "int8": ("int8-v1", 336 * 128, 336, np.float32),
+    "int4": ("int8-g64-v1", 336 * 128, 336 * 2, np.float16),
+    "int4-small": ("int6-g64-v1", 336 * 96, 336 * 2, np.float16),
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(parse_options(["--tiny", "--shards", "1", str(tmp_path_factory.mktemp("source"))]))
 
 
-@pytest.fixture(scope="module", params=["bf16", "int8"])
+@pytest.fixture(scope="module", params=sorted(RECIPES))
 def container(
     request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -60,10 +66,12 @@ def test_matrices_have_the_recipe_s_format(container: Path, source: Path) -> Non
             assert head.codes.tobytes() == published(source, "lm_head.weight").tobytes()
             assert head.scales is None
         else:
-            assert head.format == "int8-v1"
-            assert head.codes.shape == (336 * 128,)
+            weight_format, num_codes, num_scales, dtype = HEADS[opened.manifest.recipe]
+            assert head.format == weight_format
+            assert head.codes.shape == (num_codes,)
             assert head.scales is not None
-            assert head.scales.shape == (336,)
+            assert head.scales.shape == (num_scales,)
+            assert head.scales.dtype == dtype
 
 
 @pytest.mark.parametrize(

@@ -36,18 +36,36 @@ def widen(raw: bytes) -> NDArray[np.float64]:
     return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
+def code_at(weight_format: str, codes: bytes, padded: int, r: int, c: int) -> int:
+    """The code of a weight, less what the format adds to it."""
+    if weight_format in ("int8-v1", "int8-g64-v1"):
+        return codes[((r // 16 * (padded // 4) + c // 4) * 16 + r % 16) * 4 + c % 4] - 128
+    if weight_format == "int4-g64-v1":
+        byte = codes[((r // 16 * (padded // 8) + c // 8) * 16 + r % 16) * 4 + c % 4]
+        return (byte % 16 if c % 8 < 4 else byte // 16) - 8
+    assert weight_format == "int6-g64-v1"
+    begin, k = 768 * (r // 16 * (padded // 64) + c // 64), c % 64
+    low = codes[begin + (k // 8 * 16 + r % 16) * 4 + k % 4]
+    high = codes[begin + 512 + (k // 16 * 16 + r % 16) * 4 + k % 4]
+    return (low % 16 if k % 8 < 4 else low // 16) + 16 * (high >> 2 * (k % 16 // 4) & 3) - 32
+
+
 def decode(
-    codes: bytes, scales: bytes, rows: int, cols: int
+    weight_format: str, codes: bytes, scales: bytes, rows: int, cols: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights [rows, cols] of int8-v1 and the scale of each row."""
+    """Weights [rows, cols] of an integer format, and the magnitude of the scale of each."""
     padded = -(-cols // 64) * 64
-    weights = np.empty((rows, cols))
-    scale = np.frombuffer(scales, "<f4").astype(np.float64)
+    weights, steps = np.empty((rows, cols)), np.empty((rows, cols))
+    numbers = np.frombuffer(scales, "<f4" if weight_format == "int8-v1" else "<f2")
     for r in range(rows):
         for c in range(cols):
-            code = codes[((r // 16 * (padded // 4) + c // 4) * 16 + r % 16) * 4 + c % 4]
-            weights[r, c] = (code - 128) * scale[r]
-    return weights, scale[:rows, None]
+            group = r if weight_format == "int8-v1" else 0
+            if weight_format != "int8-v1":
+                group = (r // 16 * (padded // 64) + c // 64) * 16 + r % 16
+            scale = float(numbers[group])
+            weights[r, c] = code_at(weight_format, codes, padded, r, c) * scale
+            steps[r, c] = abs(scale)
+    return weights, steps
 
 
 def read_expert(container: Path, layer: int, expert: int) -> list[tuple[bytes, bytes]]:
@@ -70,13 +88,22 @@ def expected_projections(source: Path) -> list[NDArray[np.float64]]:
     return [gate_up[:40], gate_up[40:], down]
 
 
-def test_int8_experts_decode_to_the_checkpoint_s_weights(source: Path, tmp_path: Path) -> None:
-    container = prepare(source, tmp_path / "c", "int8")
+# Half a step, and more where the largest weight of a group lies beyond the codes.
+STEPS = {"int8-v1": 0.50001, "int8-g64-v1": 0.6, "int6-g64-v1": 1.3, "int4-g64-v1": 1.8}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "weight_format"), [("int8", "int8-v1"), ("int4", "int4-g64-v1")]
+)
+def test_experts_decode_to_the_checkpoint_s_weights(
+    source: Path, tmp_path: Path, recipe: str, weight_format: str
+) -> None:
+    container = prepare(source, tmp_path / "c", recipe)
     parts = read_expert(container, LAYER, EXPERT)
     for (codes, scales), weights in zip(parts, expected_projections(source), strict=True):
-        decoded, scale = decode(codes, scales, *weights.shape)
-        assert (np.abs(decoded - weights) <= 0.50001 * scale).all()
-        assert np.abs(weights).max() > 20 * scale.max()
+        decoded, steps = decode(weight_format, codes, scales, *weights.shape)
+        assert (np.abs(decoded - weights) <= STEPS[weight_format] * steps).all()
+        assert np.abs(weights).max() > 6 * steps.max()
 
 
 def test_bf16_experts_are_the_checkpoint_s_weights(source: Path, tmp_path: Path) -> None:
@@ -87,8 +114,11 @@ def test_bf16_experts_are_the_checkpoint_s_weights(source: Path, tmp_path: Path)
         assert scales == b""
 
 
-def test_dense_tensors_decode_to_the_checkpoint_s_weights(source: Path, tmp_path: Path) -> None:
-    container = prepare(source, tmp_path / "c", "int8")
+@pytest.mark.parametrize("recipe", ["int8", "int4", "int4-small"])
+def test_dense_tensors_decode_to_the_checkpoint_s_weights(
+    source: Path, tmp_path: Path, recipe: str
+) -> None:
+    container = prepare(source, tmp_path / "c", recipe)
     manifest: dict[str, Any] = json.loads((container / "manifest.json").read_text())
     entries = dict(deserialize((container / "dense.safetensors").read_bytes()))
     derived = {
@@ -100,10 +130,10 @@ def test_dense_tensors_decode_to_the_checkpoint_s_weights(source: Path, tmp_path
         if name in derived:
             continue
         weights = published(source, name if name == "lm_head.weight" else PREFIX + name)
-        if tensor["format"] == "int8-v1":
+        if tensor["format"] in STEPS:
             codes, scales = entries[name + ".codes"]["data"], entries[name + ".scales"]["data"]
-            decoded, scale = decode(codes, scales, *tensor["shape"])
-            assert (np.abs(decoded - weights) <= 0.50001 * scale).all(), name
+            decoded, steps = decode(tensor["format"], codes, scales, *tensor["shape"])
+            assert (np.abs(decoded - weights) <= STEPS[tensor["format"]] * steps).all(), name
         elif tensor["format"] == "bf16-v1":
             assert (widen(entries[name]["data"]) == weights.reshape(-1)).all(), name
         else:

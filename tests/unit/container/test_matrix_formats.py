@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sparseflow.container.matrix_formats import convert_rows, to_bf16, to_float32
+from sparseflow.container.matrix_formats import (
+    INTEGER_BITS,
+    bits_per_weight,
+    code_bytes,
+    convert_rows,
+    scale_bytes,
+    to_bf16,
+    to_float32,
+)
+from sparseflow.container.recipes import KNOWN_FORMATS
 from sparseflow.errors import CheckpointError, UnsupportedError
+from sparseflow.native import _ext
 from synthetic.pool import to_bf16 as round_to_bf16
 
 RANDOM = np.random.default_rng(5)
+integer_formats = pytest.mark.parametrize("weight_format", INTEGER_BITS)
 
 
 def raw(values: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -37,16 +48,16 @@ def test_values_that_bf16_holds_narrow_exactly_and_others_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC0, 0x7F81])
-@pytest.mark.parametrize("weight_format", ["bf16-v1", "int8-v1", "float32"])
+@pytest.mark.parametrize("weight_format", KNOWN_FORMATS)
 def test_values_that_are_not_finite_are_refused(bits: int, weight_format: str) -> None:
     values = bf16_values(17, 66)
     values[16, 65] = bits
-    with pytest.raises(CheckpointError, match="tensor x has a value that is not finite"):
+    with pytest.raises(CheckpointError, match=r"tensor x.* has a value that is not finite"):
         convert_rows(raw(values), "BF16", (17, 66), weight_format, "tensor x")
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "I8", "U8", "F64"])
-@pytest.mark.parametrize("weight_format", ["bf16-v1", "int8-v1", "float32"])
+@pytest.mark.parametrize("weight_format", KNOWN_FORMATS)
 def test_other_dtypes_are_refused_by_name(dtype: str, weight_format: str) -> None:
     with pytest.raises(UnsupportedError, match=f"tensor x is {dtype}"):
         convert_rows(np.zeros(16, np.uint8), dtype, (1, 16), weight_format, "tensor x")
@@ -75,20 +86,47 @@ def test_int8_codes_are_interleaved_padded_and_within_half_a_step() -> None:
     assert np.abs(matrix).max() == 127
 
 
-def test_a_matrix_converted_in_parts_has_the_same_bytes() -> None:
+@integer_formats
+def test_a_matrix_converted_in_parts_has_the_same_bytes(weight_format: str) -> None:
     bits = bf16_values(53, 70)
-    whole = convert_rows(raw(bits), "BF16", (53, 70), "int8-v1", "t")
+    whole = convert_rows(raw(bits), "BF16", (53, 70), weight_format, "t")
     parts = [
-        convert_rows(raw(bits[i : i + 16]), "BF16", (min(16, 53 - i), 70), "int8-v1", "t")
+        convert_rows(raw(bits[i : i + 16]), "BF16", (min(16, 53 - i), 70), weight_format, "t")
         for i in range(0, 53, 16)
     ]
     for i in range(2):
         assert np.concatenate([part[i] for part in parts]).tobytes() == whole[i].tobytes()
 
 
-def test_the_same_weights_as_float32_quantize_to_the_same_bytes() -> None:
+@integer_formats
+def test_the_same_weights_as_float32_quantize_to_the_same_bytes(weight_format: str) -> None:
     bits = bf16_values(5, 9)
-    narrow = convert_rows(raw(bits), "BF16", (5, 9), "int8-v1", "t")
-    wide = convert_rows(raw(to_float32(raw(bits), "BF16", "t")), "F32", (5, 9), "int8-v1", "t")
+    narrow = convert_rows(raw(bits), "BF16", (5, 9), weight_format, "t")
+    wide = convert_rows(raw(to_float32(raw(bits), "BF16", "t")), "F32", (5, 9), weight_format, "t")
     assert narrow[0].tobytes() == wide[0].tobytes()
     assert narrow[1].tobytes() == wide[1].tobytes()
+
+
+@pytest.mark.parametrize("weight_format", KNOWN_FORMATS)
+@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (16, 64), (17, 65), (331, 72)])
+def test_sizes_are_those_that_native_code_computes(
+    weight_format: str, rows: int, cols: int
+) -> None:
+    codes = _ext.matrix_code_bytes(weight_format, rows, cols)
+    scales = _ext.matrix_scale_bytes(weight_format, rows, cols)
+    assert code_bytes(weight_format, rows, cols) == codes
+    assert scale_bytes(weight_format, rows, cols) == scales
+
+
+def test_bits_per_weight_count_the_scales_of_groups() -> None:
+    bits = {name: bits_per_weight(name) for name in KNOWN_FORMATS}
+    assert bits == {
+        "float32": 32,
+        "bf16-v1": 16,
+        "int8-v1": 8,
+        "int8-g64-v1": 8.25,
+        "int6-g64-v1": 6.25,
+        "int4-g64-v1": 4.25,
+    }
+    for name in ("int8-g64-v1", "int6-g64-v1", "int4-g64-v1"):
+        assert code_bytes(name, 64, 128) + scale_bytes(name, 64, 128) == 1024 * bits[name]

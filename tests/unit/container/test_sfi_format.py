@@ -9,11 +9,21 @@ import pytest
 from sparseflow.container.format import SECTION_NAMES, SfiLayout
 from sparseflow.native import _ext
 
+CODE_AND_GROUP = {
+    "bf16-v1": (1, 0),
+    "int8-v1": (2, 0),
+    "int4-g64-v1": (3, 64),
+    "int8-g64-v1": (5, 64),
+    "int6-g64-v1": (6, 64),
+}
 LAYOUTS = [
     SfiLayout(3, 20, 72, 40, "int8-v1"),
     SfiLayout(0, 20, 72, 40, "bf16-v1"),
     SfiLayout(39, 256, 2048, 512, "int8-v1"),
     SfiLayout(7, 600, 64, 16, "bf16-v1"),
+    SfiLayout(1, 20, 72, 40, "int8-g64-v1"),
+    SfiLayout(2, 20, 72, 40, "int6-g64-v1"),
+    SfiLayout(4, 256, 2048, 512, "int4-g64-v1"),
 ]
 
 
@@ -43,6 +53,14 @@ def test_sizes_at_the_published_geometry() -> None:
     assert layout.file_bytes == layout.header_bytes + 256 * layout.blob_bytes
 
 
+def test_an_int4_expert_of_the_published_geometry_has_one_and_a_half_mebibytes_and_scales() -> None:
+    layout = LAYOUTS[-1]
+    sizes = dict(zip(SECTION_NAMES, (nbytes for _, nbytes in layout.sections), strict=True))
+    assert sizes["gate codes"] == sizes["down codes"] == 1 << 19
+    assert sizes["gate scales"] == sizes["down scales"] == 32768
+    assert layout.payload_bytes == layout.blob_bytes == 1671168
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_header_has_every_field_at_its_place(layout: SfiLayout) -> None:
     hashes = [expert * 0x0123456789ABCDEF % (1 << 64) for expert in range(layout.num_experts)]
@@ -56,8 +74,7 @@ def test_header_has_every_field_at_its_place(layout: SfiLayout) -> None:
         layout.num_experts,
         layout.hidden_size,
         layout.moe_intermediate_size,
-        {"bf16-v1": 1, "int8-v1": 2}[layout.weight_format],
-        0,
+        *CODE_AND_GROUP[layout.weight_format],
     )
     assert struct.unpack_from("<3Q", header, 40) == (
         layout.blob_bytes,

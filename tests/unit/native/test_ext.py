@@ -19,7 +19,7 @@ def f32(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def int8_matrix(rows: int, cols: int) -> _ext.Matrix:
-    return _ext.Matrix("int8-v1", rows, cols, *_ext.quantize_int8(f32(rows, cols)))
+    return _ext.Matrix("int8-v1", rows, cols, *_ext.quantize_weights("int8-v1", f32(rows, cols)))
 
 
 ATTENTION = _ext.AttentionLayer(2, 1, 16, 1.0, f32(4), None, None, 1e-6, False)
@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "temperature": (lambda: _ext.SampleParams(temperature=-1), "temperature"),
     "top_p": (lambda: _ext.SampleParams(top_p=0), "top_p"),
     "quantize": (
-        lambda: _ext.quantize_int8(np.array([[1], [np.inf]], np.float32)),
+        lambda: _ext.quantize_weights("int8-v1", np.array([[1], [np.inf]], np.float32)),
         "row 1 has a value that is not finite",
     ),
 }

@@ -92,7 +92,7 @@ def test_runtimes_can_be_made_and_dropped_in_any_number() -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_scratch_memory_does_not_grow_when_calls_repeat(threads: int) -> None:
     runtime = _ext.Runtime("auto", threads)
-    codes, scales = _ext.quantize_int8(np.ones((64, 2048), np.float32))
+    codes, scales = _ext.quantize_weights("int8-v1", np.ones((64, 2048), np.float32))
     matrix = _ext.Matrix("int8-v1", 64, 2048, codes, scales)
     x, out = np.ones((700, 2048), np.float32), np.empty((700, 64), np.float32)
     sizes = []

@@ -184,7 +184,7 @@ def test_output_that_is_a_file_is_refused(source: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_recipe_is_refused_with_the_known_ones(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="known: bf16, int8"):
+    with pytest.raises(ConfigError, match="known: bf16, int8, int4, int4-small"):
         prepare(source, tmp_path / "c", "int5")
     assert not (tmp_path / "c").exists()
 

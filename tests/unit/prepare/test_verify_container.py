@@ -15,6 +15,7 @@ from make_synthetic_checkpoint import make, parse_options
 from sparseflow.cli.main import main
 from sparseflow.container.format import SfiLayout
 from sparseflow.container.reader import Container
+from sparseflow.container.recipes import RECIPES
 from sparseflow.native import _ext
 from sparseflow.prepare import prepare, verify
 
@@ -29,7 +30,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-@pytest.fixture(scope="module", params=["bf16", "int8"])
+@pytest.fixture(scope="module", params=sorted(RECIPES))
 def good(
     request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -46,7 +47,7 @@ def container(good: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def int8_container(source: Path, tmp_path: Path) -> Path:
     """One with codes and scales, to damage."""
-    return prepare(source, tmp_path / "int8")
+    return prepare(source, tmp_path / "int8", "int8")
 
 
 def change(path: Path, offset: int, edit: Callable[[int], int] = lambda byte: byte ^ 1) -> None:

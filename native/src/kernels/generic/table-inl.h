@@ -6,6 +6,7 @@
 #include "kernels/generic/math-inl.h"
 #include "kernels/generic/elementwise-inl.h"
 #include "kernels/generic/quantize-inl.h"
+#include "kernels/generic/fit-inl.h"
 #include "kernels/generic/matmul-inl.h"
 #include "kernels/generic/norm-inl.h"
 #include "kernels/generic/attention-inl.h"
@@ -19,6 +20,7 @@ constexpr KernelTable make_table(const char* name, uint32_t cpu_features) {
       .name = name,
       .cpu_features = cpu_features,
       .quantize = quantize_kernel,
+      .fit_group = fit_group_kernel,
       .matmul = matmul_kernel,
       .rms_norm = rms_norm_kernel,
       .l2_norm = l2_norm_kernel,
