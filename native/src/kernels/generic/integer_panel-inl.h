@@ -83,7 +83,11 @@ void panel_tile(const MatrixView& w, int64_t block, int64_t num_blocks, const Ac
   alignas(64) uint8_t panel[kPanelBlocks * kPanelBudget];
   alignas(64) float acc[kPanelBlocks * kTileTokens * kLanes];
   [[maybe_unused]] alignas(64) int16_t wide[kPanelTokens * Shape::kGroups * kGroup];
-  __builtin_memset(acc, 0, sizeof(acc));
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      store(acc + (b * kTileTokens + t) * kLanes, zero());
+    }
+  }
   for (int64_t group = 0; group < num_groups; group += Shape::kGroups) {
     const int64_t left = num_groups - group;
     const int64_t count = left < Shape::kGroups ? left : Shape::kGroups;
