@@ -19,14 +19,16 @@ enum class WeightFormat : int32_t {
   kFloat32 = 4,
   kInt8G64 = 5,
   kInt6G64 = 6,
+  kInt4G32 = 7,
 };
 
 enum class KvFormat : int32_t { kFloat32 = 0, kFloat16 = 1 };
 
 constexpr int64_t kLanes =
     16;  // rows interleaved in integer formats; partial sums of float dot products
-constexpr int64_t kGroup = 64;     // inputs that share an activation scale
-constexpr int64_t kKeyBlock = 64;  // keys scored together, at absolute positions
+constexpr int64_t kGroup = 64;      // inputs that share an activation scale
+constexpr int64_t kHalfGroup = 32;  // inputs whose codes are added up for themselves
+constexpr int64_t kKeyBlock = 64;   // keys scored together, at absolute positions
 constexpr int64_t kKeySegment =
     1024;  // keys with their own maximum, sum and output, at absolute positions
 
@@ -44,6 +46,7 @@ constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * t
 //   kInt8G64: codes as kInt8.
 //   kInt4G64: codes [rows/16][cols/8][16][4], code + 8: byte j of step s holds input 8 s + j in its
 //   low and input 8 s + 4 + j in its high four bits (padding: 8).
+//   kInt4G32: the same with a scale for each 32 inputs, [rows/16][cols/32][16].
 //   kInt6G64: [rows/16][cols/64] of 512 bytes as in kInt4G64, the low four bits of code + 32, and
 //   256 bytes [4][16][4]: byte j of step u holds in bits 2 m and 2 m + 1 the high two bits of input
 //   16 u + 4 m + j (padding: 32).
@@ -57,7 +60,7 @@ struct MatrixView {
 
 // Inputs of a matmul: num_tokens rows of x (float32, row stride in elements) and, for integer
 // formats, the same quantized: codes int8 [num_tokens][cols padded to 64] (padding 0), scales
-// float32 and sums int32 [num_tokens][cols padded / 64].
+// float32 [num_tokens][cols padded / 64], sums of codes int32 [num_tokens][cols padded / 32].
 struct Activations {
   const float* x;
   int64_t x_stride;
@@ -136,7 +139,7 @@ struct KernelTable {
   const char* name;
   uint32_t cpu_features;
 
-  // x [cols] -> codes [cols padded to 64], scales and sums [cols padded / 64].
+  // x [cols] -> codes [cols padded to 64], scales [cols padded / 64], sums [cols padded / 32].
   void (*quantize)(const float* x, int64_t cols, int8_t* codes, float* scales,
                    int32_t* sums) noexcept;
 

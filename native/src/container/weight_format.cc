@@ -6,9 +6,9 @@
 namespace sparseflow {
 namespace {
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kBf16,    WeightFormat::kInt8,
-                                     WeightFormat::kInt8G64, WeightFormat::kInt6G64,
-                                     WeightFormat::kInt4G64, WeightFormat::kFloat32};
+constexpr WeightFormat kFormats[] = {
+    WeightFormat::kBf16,    WeightFormat::kInt8,    WeightFormat::kInt8G64, WeightFormat::kInt6G64,
+    WeightFormat::kInt4G64, WeightFormat::kInt4G32, WeightFormat::kFloat32};
 
 int64_t bits_per_code(WeightFormat format) noexcept {
   switch (format) {
@@ -22,6 +22,7 @@ int64_t bits_per_code(WeightFormat format) noexcept {
     case WeightFormat::kInt6G64:
       return 6;
     case WeightFormat::kInt4G64:
+    case WeightFormat::kInt4G32:
       return 4;
   }
   return 0;
@@ -45,6 +46,8 @@ const char* weight_format_name(WeightFormat format) noexcept {
       return "int8-g64-v1";
     case WeightFormat::kInt6G64:
       return "int6-g64-v1";
+    case WeightFormat::kInt4G32:
+      return "int4-g32-v1";
   }
   return "unknown";
 }
@@ -52,7 +55,8 @@ const char* weight_format_name(WeightFormat format) noexcept {
 bool is_integer(WeightFormat format) noexcept { return bits_per_code(format) <= 8; }
 
 int64_t scale_group(WeightFormat format) noexcept {
-  return is_integer(format) && format != WeightFormat::kInt8 ? kGroup : 0;
+  if (!is_integer(format) || format == WeightFormat::kInt8) return 0;
+  return format == WeightFormat::kInt4G32 ? kHalfGroup : kGroup;
 }
 
 int64_t scale_item_bytes(WeightFormat format) noexcept {
@@ -67,7 +71,8 @@ int64_t code_bytes(WeightFormat format, int64_t rows, int64_t cols) noexcept {
 
 int64_t num_scales(WeightFormat format, int64_t rows, int64_t cols) noexcept {
   if (!is_integer(format)) return 0;
-  const int64_t groups = scale_group(format) != 0 ? round_up(cols, kGroup) / kGroup : 1;
+  const int64_t groups =
+      scale_group(format) != 0 ? round_up(cols, kGroup) / scale_group(format) : 1;
   return round_up(rows, kLanes) * groups;
 }
 

@@ -25,7 +25,7 @@ Activations input_rows(const Activations& x, int64_t token, int64_t padded_cols)
   if (x.codes != nullptr) {
     part.codes = x.codes + token * padded_cols;
     part.scales = x.scales + token * groups;
-    part.sums = x.sums + token * groups;
+    part.sums = x.sums + token * 2 * groups;
   }
   return part;
 }
@@ -51,14 +51,14 @@ Batch::Batch(Runtime& runtime, const BatchShape& shape, std::span<const Row> row
   if (shape.has_integer) {
     hidden_codes_ = static_cast<int8_t*>(scratch.bytes(n * inter));
     hidden_scales_ = scratch.floats(n * inter / kGroup);
-    hidden_sums_ = static_cast<int32_t*>(scratch.bytes(n * inter / kGroup * 4));
+    hidden_sums_ = static_cast<int32_t*>(scratch.bytes(n * inter / kHalfGroup * 4));
   }
   if (n > 1) {
     if (shape.has_float) x_rows_ = scratch.floats(n * shape.hidden_size);
     if (shape.has_integer) {
       x_codes_ = static_cast<int8_t*>(scratch.bytes(n * hidden));
       x_scales_ = scratch.floats(n * hidden / kGroup);
-      x_sums_ = static_cast<int32_t*>(scratch.bytes(n * hidden / kGroup * 4));
+      x_sums_ = static_cast<int32_t*>(scratch.bytes(n * hidden / kHalfGroup * 4));
     }
   }
   thread_stride_ = 2 * std::min(kTileRows, n) * kMaxChunk * kLanes;
@@ -84,7 +84,7 @@ void Batch::add(const ExpertView& expert, int64_t first_row, int64_t num_rows) {
       tile.x = {x_rows_ == nullptr ? nullptr : x_rows_ + at * shape_.hidden_size,
                 shape_.hidden_size, x_codes_ == nullptr ? nullptr : x_codes_ + at * hidden,
                 x_scales_ == nullptr ? nullptr : x_scales_ + at * groups,
-                x_sums_ == nullptr ? nullptr : x_sums_ + at * groups};
+                x_sums_ == nullptr ? nullptr : x_sums_ + at * 2 * groups};
     }
     num_rows_ += n;
     first_row += n;
@@ -114,7 +114,8 @@ void Batch::gather() {
       std::memcpy(x_codes_ + at * hidden, from.codes, static_cast<size_t>(hidden));
       std::memcpy(x_scales_ + static_cast<size_t>(at) * groups, from.scales,
                   groups * sizeof(float));
-      std::memcpy(x_sums_ + static_cast<size_t>(at) * groups, from.sums, groups * sizeof(int32_t));
+      std::memcpy(x_sums_ + static_cast<size_t>(at) * 2 * groups, from.sums,
+                  2 * groups * sizeof(int32_t));
     }
   });
 }
@@ -171,7 +172,7 @@ Activations Batch::hidden_of(const Tile& tile) const noexcept {
     return {hidden_ + at * inter_stride_, inter_stride_, nullptr, nullptr, nullptr};
   }
   return {hidden_ + at * inter_stride_, inter_stride_, hidden_codes_ + at * inter_stride_,
-          hidden_scales_ + at * groups, hidden_sums_ + at * groups};
+          hidden_scales_ + at * groups, hidden_sums_ + at * 2 * groups};
 }
 
 void Batch::quantize_hidden(const Tile& tile) {
@@ -183,7 +184,7 @@ void Batch::quantize_hidden(const Tile& tile) {
     kernels_.quantize(hidden_ + (at + i) * inter_stride_, cols,
                       hidden_codes_ + at * inter_stride_ + i * padded,
                       hidden_scales_ + at * (inter_stride_ / kGroup) + i * groups,
-                      hidden_sums_ + at * (inter_stride_ / kGroup) + i * groups);
+                      hidden_sums_ + at * (inter_stride_ / kHalfGroup) + i * 2 * groups);
   }
 }
 

@@ -84,7 +84,7 @@ class Batch {
   float* hidden_;                   // [max_rows, inter_stride] silu(gate x) * (up x)
   int8_t* hidden_codes_ = nullptr;  // the same, quantized
   float* hidden_scales_ = nullptr;  // [max_rows, inter_stride / 64]
-  int32_t* hidden_sums_ = nullptr;
+  int32_t* hidden_sums_ = nullptr;  // [max_rows, inter_stride / 32]
   float* x_rows_ = nullptr;    // [max_rows, hidden_size] gathered inputs
   int8_t* x_codes_ = nullptr;  // [max_rows, hidden_size padded to 64]
   float* x_scales_ = nullptr;

@@ -27,11 +27,11 @@ Activations prepare_activations(Runtime& runtime, const float* x, int64_t num_to
   const int64_t groups = padded / kGroup;
   auto* codes = static_cast<int8_t*>(runtime.scratch().bytes(num_tokens * padded));
   auto* scales = runtime.scratch().floats(num_tokens * groups);
-  auto* sums = static_cast<int32_t*>(runtime.scratch().bytes(num_tokens * groups * 4));
+  auto* sums = static_cast<int32_t*>(runtime.scratch().bytes(2 * num_tokens * groups * 4));
   const KernelTable& kernels = runtime.kernels();
   runtime.pool().parallel_for(num_tokens, [&](int64_t t, int) {
     kernels.quantize(x + t * cols, cols, codes + t * padded, scales + t * groups,
-                     sums + t * groups);
+                     sums + t * 2 * groups);
   });
   result.codes = codes;
   result.scales = scales;

@@ -133,10 +133,10 @@ Bytes matmul(const KernelTable& table, Random& random, WeightFormat format) {
   const Floats x = random.wild(tokens * cols);
   std::vector<int8_t> input_codes(static_cast<size_t>(tokens * padded));
   Floats input_scales(static_cast<size_t>(tokens * padded / kGroup));
-  std::vector<int32_t> sums(input_scales.size());
+  std::vector<int32_t> sums(2 * input_scales.size());
   for (int64_t t = 0; t < tokens; ++t) {
     table.quantize(x.data() + t * cols, cols, input_codes.data() + t * padded,
-                   input_scales.data() + t * padded / kGroup, sums.data() + t * padded / kGroup);
+                   input_scales.data() + t * padded / kGroup, sums.data() + t * padded / kHalfGroup);
   }
   Floats out(static_cast<size_t>(tokens * rows), 7.0F);
   const void* view_scales = scale_item_bytes(format) == 2
@@ -253,6 +253,8 @@ const std::vector<NamedCase>& cases() {
        [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kInt6G64); }},
       {"matmul int4",
        [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kInt4G64); }},
+      {"matmul int4 in groups of 32",
+       [](const KernelTable& t, Random& r) { return matmul(t, r, WeightFormat::kInt4G32); }},
       {"attention float32",
        [](const KernelTable& t, Random& r) { return attention_segment(t, r, KvFormat::kFloat32); }},
       {"attention float16",

@@ -129,7 +129,7 @@ SPARSEFLOW_INLINE void accumulate_ints(__m256i& sum, __m256i x) {
   __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(x));
 }
 
-template <int kTokens>
+template <int kInputs, int kTokens>
 SPARSEFLOW_INLINE void wide_panel_dot(const uint8_t* panel, const int16_t* x, int64_t stride,
                                       I32* sums) {
   __m256i low[kTokens];
@@ -139,7 +139,7 @@ SPARSEFLOW_INLINE void wide_panel_dot(const uint8_t* panel, const int16_t* x, in
     low[t] = high[t] = _mm256_setzero_si256();
   }
 #pragma GCC unroll 1
-  for (int k = 0; k < 32; ++k) {
+  for (int k = 0; k < kInputs / 2; ++k) {
     const __m256i lo = load_ints(panel + 64 * k);
     const __m256i hi = load_ints(panel + 64 * k + 32);
 #pragma GCC unroll 16
@@ -197,7 +197,7 @@ SPARSEFLOW_INLINE void six_bit_panel_dot(const uint8_t* panel, const int8_t* x, 
 }
 
 // Eight steps of 4-bit codes fit into an int16.
-template <int kTokens>
+template <int kInputs, int kTokens>
 SPARSEFLOW_INLINE void four_bit_panel_dot(const uint8_t* panel, const int8_t* x, int64_t stride,
                                           I32* sums) {
   const __m256i ones = _mm256_set1_epi16(1);
@@ -206,7 +206,7 @@ SPARSEFLOW_INLINE void four_bit_panel_dot(const uint8_t* panel, const int8_t* x,
     sums[t] = set_int(0);
   }
 #pragma GCC unroll 1
-  for (int begin = 0; begin < 16; begin += 8) {
+  for (int begin = 0; begin < kInputs / 4; begin += 8) {
     __m256i low[kTokens];
     __m256i high[kTokens];
 #pragma GCC unroll 16
@@ -232,15 +232,16 @@ SPARSEFLOW_INLINE void four_bit_panel_dot(const uint8_t* panel, const int8_t* x,
   }
 }
 
-template <int kBits, int kTokens>
+template <int kBits, int kInputs, int kTokens>
 SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const PanelInput<kBits>* x, int64_t stride,
                                  I32* sums) {
   if constexpr (kIsWidePanel<kBits>) {
-    wide_panel_dot<kTokens>(panel, x, stride, sums);
+    wide_panel_dot<kInputs, kTokens>(panel, x, stride, sums);
   } else if constexpr (kBits == 6) {
+    static_assert(kInputs == 64);
     six_bit_panel_dot<kTokens>(panel, x, stride, sums);
   } else {
-    four_bit_panel_dot<kTokens>(panel, x, stride, sums);
+    four_bit_panel_dot<kInputs, kTokens>(panel, x, stride, sums);
   }
 }
 

@@ -54,7 +54,7 @@ SPARSEFLOW_INLINE void store_panel(uint8_t* panel, int pair, Quads a, Quads b) {
   store_byte_panel(panel, pair, a, b);
 }
 
-template <int kBits, int kTokens>
+template <int kBits, int kInputs, int kTokens>
 SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const int8_t* x, int64_t stride, I32* sums) {
   __m256i low[kTokens];
   __m256i high[kTokens];
@@ -63,7 +63,7 @@ SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const int8_t* x, int64_t 
     low[t] = high[t] = _mm256_setzero_si256();
   }
 #pragma GCC unroll 1
-  for (int step = 0; step < 16; ++step) {
+  for (int step = 0; step < kInputs / 4; ++step) {
     const __m256i lo = load_ints(panel + 64 * step);
     const __m256i hi = load_ints(panel + 64 * step + 32);
 #pragma GCC unroll 16

@@ -170,14 +170,14 @@ SPARSEFLOW_INLINE void store_panel(uint8_t* panel, int pair, Quads a, Quads b) {
   _mm512_storeu_si512(panel + 128 * pair + 64, b.v);
 }
 
-template <int kBits, int kTokens>
+template <int kBits, int kInputs, int kTokens>
 SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const int8_t* x, int64_t stride, I32* sums) {
 #pragma GCC unroll 16
   for (int t = 0; t < kTokens; ++t) {
     sums[t] = {_mm512_setzero_si512()};
   }
 #pragma GCC unroll 4
-  for (int step = 0; step < 16; ++step) {
+  for (int step = 0; step < kInputs / 4; ++step) {
     const __m512i codes = _mm512_loadu_si512(panel + 64 * step);
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {

@@ -5,10 +5,11 @@
 namespace sparseflow {
 namespace {
 
-// Sixteen rows and 64 inputs of each format: how many bytes they take, what a stored code is above
-// its value, and two steps (8 inputs) unpacked to bytes.
+// Sixteen rows and the inputs that share their scales, 64 or 32: how many bytes they take, what a
+// stored code is above its value, and two steps (8 inputs) unpacked to bytes.
 struct Int8Codes {
   static constexpr int kBits = 8;
+  static constexpr int kInputs = 64;
   static constexpr int32_t kOffset = 128;
   static constexpr int64_t kGroupBytes = 1024;
   static SPARSEFLOW_INLINE void unpack(const uint8_t* p, int pair, Quads* a, Quads* b) {
@@ -18,6 +19,7 @@ struct Int8Codes {
 };
 struct Int6Codes {
   static constexpr int kBits = 6;
+  static constexpr int kInputs = 64;
   static constexpr int32_t kOffset = 32;
   static constexpr int64_t kGroupBytes = 768;
   static SPARSEFLOW_INLINE void unpack(const uint8_t* p, int pair, Quads* a, Quads* b) {
@@ -31,6 +33,7 @@ struct Int6Codes {
 };
 struct Int4Codes {
   static constexpr int kBits = 4;
+  static constexpr int kInputs = 64;
   static constexpr int32_t kOffset = 8;
   static constexpr int64_t kGroupBytes = 512;
   static SPARSEFLOW_INLINE void unpack(const uint8_t* p, int pair, Quads* a, Quads* b) {
@@ -39,6 +42,17 @@ struct Int4Codes {
     *b = high_nibbles(codes);
   }
 };
+
+struct Int4HalfCodes : Int4Codes {
+  static constexpr int kInputs = 32;
+  static constexpr int64_t kGroupBytes = 256;
+};
+
+// What the codes of an activation's inputs in group g add up to. sums: of each 32 of its inputs.
+template <typename Codes>
+SPARSEFLOW_INLINE int32_t code_sum(const int32_t* sums, int64_t g) {
+  return Codes::kInputs == kHalfGroup ? sums[g] : sums[2 * g] + sums[2 * g + 1];
+}
 
 struct RowScales {  // one for each row
   F32 scales;
@@ -63,7 +77,8 @@ constexpr int64_t kFewTokens = 4;  // up to here weights are unpacked on the way
 template <typename Codes, typename Scales, int kTokens>
 SPARSEFLOW_INLINE void integer_block(const uint8_t* codes, const Scales& row_scales,
                                      const Activations& x, int64_t num_groups, F32* acc) {
-  const int64_t stride = num_groups * kGroup;
+  const int64_t stride = num_groups * Codes::kInputs;
+  const int64_t num_scales = stride / kGroup;
   for (int t = 0; t < kTokens; ++t) {
     acc[t] = zero();
   }
@@ -71,20 +86,21 @@ SPARSEFLOW_INLINE void integer_block(const uint8_t* codes, const Scales& row_sca
     GroupDot<Codes::kBits, kTokens> dot;
     dot.start();
 #pragma GCC unroll 8
-    for (int pair = 0; pair < 8; ++pair) {
+    for (int pair = 0; pair < Codes::kInputs / 8; ++pair) {
       Quads a;
       Quads b;
       const uint8_t* at = codes + g * Codes::kGroupBytes;
       if (Codes::kBits < 8) {
-        __builtin_prefetch(at + kPrefetchAhead + pair * (Codes::kGroupBytes / 8));
+        __builtin_prefetch(at + kPrefetchAhead + pair * (8 * Codes::kGroupBytes / Codes::kInputs));
       }
       Codes::unpack(at, pair, &a, &b);
-      dot.add(pair, a, b, x.codes + g * kGroup + 8 * pair, stride);
+      dot.add(pair, a, b, x.codes + g * Codes::kInputs + 8 * pair, stride);
     }
     const F32 weight_scales = row_scales.of(g);
     for (int t = 0; t < kTokens; ++t) {
-      const F32 scale = mul(weight_scales, set(x.scales[t * num_groups + g]));
-      const I32 sum = dot.sum(t, Codes::kOffset * x.sums[t * num_groups + g]);
+      const float x_scale = x.scales[t * num_scales + g * Codes::kInputs / kGroup];
+      const F32 scale = mul(weight_scales, set(x_scale));
+      const I32 sum = dot.sum(t, Codes::kOffset * code_sum<Codes>(x.sums + 2 * t * num_scales, g));
       acc[t] = fma(to_float(sum), scale, acc[t]);
     }
   }
@@ -119,7 +135,7 @@ void integer_matmul(const MatrixView& w, int64_t block_begin, int64_t block_end,
     panel_matmul<Codes, Scales>(w, block_begin, block_end, x, num_tokens, out, out_stride);
     return;
   }
-  const int64_t num_groups = (w.cols + kGroup - 1) / kGroup;
+  const int64_t num_groups = (w.cols + kGroup - 1) / kGroup * (kGroup / Codes::kInputs);
   for (int64_t block = block_begin; block < block_end; ++block) {
     const int64_t row = block * kLanes;
     const int64_t num_rows = w.rows - row < kLanes ? w.rows - row : kLanes;

@@ -33,6 +33,10 @@ void matmul_kernel(const MatrixView& w, int64_t block_begin, int64_t block_end,
       integer_matmul<Int4Codes, GroupScales>(w, block_begin, block_end, x, num_tokens, out,
                                              out_stride);
       break;
+    case WeightFormat::kInt4G32:
+      integer_matmul<Int4HalfCodes, GroupScales>(w, block_begin, block_end, x, num_tokens, out,
+                                                 out_stride);
+      break;
   }
 }
 

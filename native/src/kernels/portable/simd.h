@@ -385,13 +385,13 @@ SPARSEFLOW_INLINE void widen(const int8_t* x, int64_t n, int16_t* out) {
   }
 }
 
-template <int kBits, int kTokens>
+template <int kBits, int kInputs, int kTokens>
 SPARSEFLOW_INLINE void panel_dot(const uint8_t* panel, const int16_t* x, int64_t stride,
                                  I32* sums) {
   for (int t = 0; t < kTokens; ++t) {
     sums[t] = set_int(0);
   }
-  for (int k = 0; k < 32; ++k) {
+  for (int k = 0; k < kInputs / 2; ++k) {
     for (int t = 0; t < kTokens; ++t) {
 #if defined(__SSE2__)
       int32_t two;
