@@ -177,9 +177,10 @@ def test_int8_sums_of_extreme_codes_do_not_saturate(runtime: _ext.Runtime, sign:
 
 
 GROUP_FORMATS = {
-    "int8-g64-v1": (256, 128, reference.interleave),
-    "int6-g64-v1": (64, 32, reference.interleave_int6),
-    "int4-g64-v1": (16, 8, reference.interleave_int4),
+    "int8-g64-v1": (256, 128, 64, reference.interleave),
+    "int6-g64-v1": (64, 32, 64, reference.interleave_int6),
+    "int4-g64-v1": (16, 8, 64, reference.interleave_int4),
+    "int4-g32-v1": (16, 8, 32, reference.interleave_int4),
 }
 
 
@@ -188,14 +189,14 @@ GROUP_FORMATS = {
 def test_grouped_linear_of_any_codes_and_scales_equals_the_reference(
     runtime: _ext.Runtime, weight_format: str, rows: int, cols: int, tokens: int
 ) -> None:
-    num_codes, offset, interleave = GROUP_FORMATS[weight_format]
+    num_codes, offset, inputs, interleave = GROUP_FORMATS[weight_format]
     rng = np.random.default_rng(rows + cols)
     padded = (-(-rows // 16) * 16, -(-cols // 64) * 64)
     codes = rng.integers(0, num_codes, padded).astype(np.uint8)
     codes[:, cols:] = offset
     codes[0] = num_codes - 1
     codes[1] = 0
-    scales = rng.normal(0, 0.01, (padded[0], padded[1] // 64)).astype(np.float16)
+    scales = rng.normal(0, 0.01, (padded[0], padded[1] // inputs)).astype(np.float16)
     scales[2:4] = [[np.float16(-6e4)], [np.float16(6e-8)]]
     x = normal(rng, tokens, cols)
     x[0] = np.abs(x[0]).max()  # every code is 127: the largest sums

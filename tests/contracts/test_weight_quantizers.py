@@ -12,6 +12,7 @@ from sparseflow.native.reference_weights import CODE_RANGES, quantize_groups
 
 INTERLEAVE = {
     "int4-g64-v1": reference.interleave_int4,
+    "int4-g32-v1": reference.interleave_int4,
     "int6-g64-v1": reference.interleave_int6,
     "int8-g64-v1": reference.interleave,
 }
@@ -78,9 +79,8 @@ def test_weights_at_the_edges_of_float16_scales_neither_vanish_nor_overflow(
     rows[6] = np.linspace(-most, most, 64)
     same_bytes(weight_format, rows, isa)
     codes, scales = quantize_groups(weight_format, rows)
-    values = (codes.astype(np.int32) - CODE_RANGES[weight_format].offset) * scales.astype(
-        np.float64
-    )
+    wide = np.repeat(scales.astype(np.float64), CODE_RANGES[weight_format].num_inputs, axis=1)
+    values = (codes.astype(np.int32) - CODE_RANGES[weight_format].offset) * wide
     assert not values[0].any()
     assert not values[5].any()
     assert abs(values[1, 3]) == abs(values[2, 5]) == 2.0**-24
@@ -113,14 +113,15 @@ def test_the_search_lowers_the_error_of_the_scale_that_holds_the_extreme(
     weight_format: str,
 ) -> None:
     to = CODE_RANGES[weight_format]
-    weights = np.random.default_rng(3).standard_normal((512, 64)).astype(np.float32)
+    weights = (
+        np.random.default_rng(3).standard_normal((512, 64)).astype(np.float32)[:, : to.num_inputs]
+    )
     extreme = weights[np.arange(512), np.abs(weights).argmax(axis=1)]
     plain = (extreme / np.float32(to.lowest)).astype(np.float16).astype(np.float32)
     plain_codes = np.clip(np.rint(weights / plain[:, None]), to.lowest, to.highest)
     codes, scales = quantize_groups(weight_format, weights)
-    searched = squared_error(
-        weights, codes.astype(np.float32) - to.offset, scales[:, 0].astype(np.float32)
-    )
+    used = codes[:, : to.num_inputs].astype(np.float32) - to.offset
+    searched = squared_error(weights, used, scales[:, 0].astype(np.float32))
     assert searched < 0.95 * squared_error(weights, plain_codes, plain)
 
 

@@ -301,7 +301,7 @@ def weight_that_is_not_finite(directory: Path) -> None:
     set_last_weight(directory, b"\x80\x7f")
 
 
-@idea("single", CheckpointError, "row 71 has a value beyond 524032, the largest that int4-g64-v1")
+@idea("single", CheckpointError, "row 71 has a value beyond 524032, the largest that int4-g32-v1")
 def weight_that_no_float16_scale_reaches(directory: Path) -> None:
     set_last_weight(directory, b"\x80\x5f")
 
@@ -422,19 +422,19 @@ def wrong_version_of_a_layer(directory: Path) -> None:
     edit_layer(directory, 8, (2).to_bytes(4, "little"))
 
 
-@idea("container", DAMAGED, "group_size is 32")
+@idea("container", DAMAGED, "group_size is 64, must be 32")
 def wrong_group_size(directory: Path) -> None:
-    edit_layer(directory, 36, (32).to_bytes(4, "little"))
+    edit_layer(directory, 36, (64).to_bytes(4, "little"))
 
 
-@idea("container", DAMAGED, "group_size is 0, must be 64")
+@idea("container", DAMAGED, "group_size is 0, must be 32")
 def no_group_size(directory: Path) -> None:
     edit_layer(directory, 36, bytes(4))
 
 
 @idea("container", DAMAGED, "gate codes have 3072 bytes, the geometry needs 6144")
-def layer_in_another_format_of_the_same_group_size(directory: Path) -> None:
-    edit_layer(directory, 32, (5).to_bytes(4, "little"))
+def layer_in_another_format(directory: Path) -> None:
+    edit_layer(directory, 32, (5).to_bytes(4, "little") + (64).to_bytes(4, "little"))
 
 
 @idea("container", UnsupportedError, "weight format 99")

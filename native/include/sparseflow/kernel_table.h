@@ -115,9 +115,10 @@ struct DeltaArgs {
   int64_t out_stride;
 };
 
-// What a group of 64 weights can become: codes in [lowest, highest] times a float16 scale. Divisors
-// are what the group's extreme value becomes under the scales that the search tries.
+// What the weights of a group can become: codes in [lowest, highest] times a float16 scale.
+// Divisors are what the group's extreme value becomes under the scales that the search tries.
 struct CodeRange {
+  int64_t num_inputs;  // of a group: 64 or 32
   float lowest;
   float highest;
   const float* divisors;
@@ -143,9 +144,9 @@ struct KernelTable {
   void (*quantize)(const float* x, int64_t cols, int8_t* codes, float* scales,
                    int32_t* sums) noexcept;
 
-  // 64 weights -> codes [64] and the float16 bits of their scale (docs/numerics.md). Returns the
-  // largest magnitude. If that is not finite, beyond -lowest times the largest float16, or at most
-  // half the smallest one, scale and codes are 0.
+  // The weights of a group -> as many codes and the float16 bits of their scale (docs/numerics.md).
+  // Returns the largest magnitude. If that is not finite, beyond -lowest times the largest float16,
+  // or at most half the smallest one, scale and codes are 0.
   float (*fit_group)(const float* weights, const CodeRange& range, int8_t* codes,
                      uint16_t* scale) noexcept;
 

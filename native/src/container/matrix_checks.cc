@@ -24,7 +24,7 @@ int stored_code(const MatrixView& w, int64_t row, int64_t col) noexcept {
     return codes[place_in_group(k, 4, lane)];
   }
   const int low = codes[place_in_group(k, 8, lane)] >> (k % 8 / 4 * 4) & 15;
-  if (w.format == WeightFormat::kInt4G64) {
+  if (code_offset(w.format) == 8) {
     return low;
   }
   const uint8_t* high_bits = codes + kLanes * kGroup / 2;

@@ -94,14 +94,17 @@ struct Quantizer {
 };
 
 template <size_t kCount>
-constexpr CodeRange code_range(float lowest, float highest, const float (&divisors)[kCount]) {
-  return {lowest, highest, divisors, static_cast<int64_t>(kCount)};
+constexpr CodeRange code_range(float lowest, float highest, const float (&divisors)[kCount],
+                               int64_t num_inputs = kGroup) {
+  return {num_inputs, lowest, highest, divisors, static_cast<int64_t>(kCount)};
 }
 
 Quantizer quantizer(WeightFormat format) noexcept {
   switch (format) {
     case WeightFormat::kInt4G64:
       return {format, code_range(-8.0F, 7.0F, kInt4Divisors)};
+    case WeightFormat::kInt4G32:
+      return {format, code_range(-8.0F, 7.0F, kInt4Divisors, kHalfGroup)};
     case WeightFormat::kInt6G64:
       return {format, code_range(-32.0F, 31.0F, kInt6Divisors)};
     default:
@@ -174,28 +177,30 @@ void quantize_groups(const KernelTable& kernels, const Quantizer& to, const Weig
                      int64_t rows, int64_t cols, uint8_t* codes, uint16_t* scales) {
   const FloatEnvironment environment;
   const int offset = code_offset(to.format);
+  const int64_t inputs = to.range.num_inputs;
   Tile tile;
   float w[kGroupSize];
   int8_t group[kGroupSize];
   for (int64_t block = 0; block < rows; block += kLanes) {
     for (int64_t begin = 0; begin < cols; begin += kGroup) {
       std::memset(tile, offset, sizeof tile);
-      std::fill_n(scales, kLanes, uint16_t{0});
-      for (int64_t row = block; row < std::min(block + kLanes, rows); ++row) {
-        const int64_t count = std::min(kGroup, cols - begin);
-        widen(weights + row * cols + begin, count, w);
-        std::fill(w + count, w + kGroup, 0.0F);
-        const float amax = kernels.fit_group(w, to.range, group, scales + row - block);
-        if (!(amax <= largest_weight(to))) {
-          refuse(amax, row, to);
-        }
-        for (int k = 0; k < kGroupSize; ++k) {
-          tile[row - block][k] = static_cast<uint8_t>(group[k] + offset);
+      for (int64_t at = 0; at < kGroup; at += inputs, scales += kLanes) {
+        std::fill_n(scales, kLanes, uint16_t{0});
+        const int64_t count = std::clamp<int64_t>(cols - begin - at, 0, inputs);
+        for (int64_t row = block; row < std::min(block + kLanes, rows); ++row) {
+          widen(weights + row * cols + begin + at, count, w);
+          std::fill(w + count, w + inputs, 0.0F);
+          const float amax = kernels.fit_group(w, to.range, group, scales + row - block);
+          if (!(amax <= largest_weight(to))) {
+            refuse(amax, row, to);
+          }
+          for (int64_t k = 0; k < inputs; ++k) {
+            tile[row - block][at + k] = static_cast<uint8_t>(group[k] + offset);
+          }
         }
       }
       pack(tile, to.format, codes);
       codes += code_bytes(to.format, kLanes, kGroup);
-      scales += kLanes;
     }
   }
 }

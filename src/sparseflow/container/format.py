@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sparseflow.container.matrix_formats import code_bytes, round_up, scale_bytes, scale_group
-from sparseflow.container.recipes import BF16, INT4_G64, INT6_G64, INT8, INT8_G64
+from sparseflow.container.recipes import BF16, INT4_G32, INT4_G64, INT6_G64, INT8, INT8_G64
 from sparseflow.native import _ext
 
 MAGIC = b"SFIEXP\r\n"
@@ -20,7 +20,7 @@ PAGE = 4096
 SECTION_ALIGNMENT = 64
 INDEX_OFFSET = 256
 HASH_OFFSET = 160
-FORMAT_CODES = {BF16: 1, INT8: 2, INT4_G64: 3, INT8_G64: 5, INT6_G64: 6}
+FORMAT_CODES = {BF16: 1, INT8: 2, INT4_G64: 3, INT8_G64: 5, INT6_G64: 6, INT4_G32: 7}
 SECTION_NAMES = ("gate codes", "gate scales", "up codes", "up scales", "down codes", "down scales")
 
 

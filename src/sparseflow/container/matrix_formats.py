@@ -11,20 +11,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.container.recipes import BF16, FLOAT32, INT4_G64, INT6_G64, INT8, INT8_G64
+from sparseflow.container.recipes import (
+    BF16,
+    FLOAT32,
+    INT4_G32,
+    INT4_G64,
+    INT6_G64,
+    INT8,
+    INT8_G64,
+)
 from sparseflow.errors import CheckpointError, ConfigError, UnsupportedError
 from sparseflow.native import _ext
 
 ROW_BLOCK = 16
 COLUMN_BLOCK = 64
 READABLE_DTYPES = ("BF16", "F16", "F32")
-INTEGER_BITS = {INT8: 8, INT8_G64: 8, INT6_G64: 6, INT4_G64: 4}
+INTEGER_BITS = {INT8: 8, INT8_G64: 8, INT6_G64: 6, INT4_G64: 4, INT4_G32: 4}
 """Bits of a code of the integer formats."""
 
 
 def scale_group(weight_format: str) -> int:
     """Inputs that share a scale; 0 where a row has one or none."""
-    return 0 if weight_format in (FLOAT32, BF16, INT8) else COLUMN_BLOCK
+    if weight_format in (FLOAT32, BF16, INT8):
+        return 0
+    return 32 if weight_format == INT4_G32 else 64
 
 
 def scale_item_bytes(weight_format: str) -> int:
@@ -51,7 +61,8 @@ def code_bytes(weight_format: str, rows: int, cols: int) -> int:
 
 def scale_bytes(weight_format: str, rows: int, cols: int) -> int:
     """Bytes of the scales of a matrix [rows, cols], padding included."""
-    groups = round_up(cols, COLUMN_BLOCK) // COLUMN_BLOCK if scale_group(weight_format) else 1
+    group = scale_group(weight_format)
+    groups = round_up(cols, COLUMN_BLOCK) // group if group else 1
     return scale_item_bytes(weight_format) * round_up(rows, ROW_BLOCK) * groups
 
 

@@ -9,7 +9,8 @@ from sparseflow.errors import ConfigError
 
 FLOAT32, BF16, INT8 = "float32", "bf16-v1", "int8-v1"
 INT8_G64, INT6_G64, INT4_G64 = "int8-g64-v1", "int6-g64-v1", "int4-g64-v1"
-KNOWN_FORMATS = (FLOAT32, BF16, INT8, INT8_G64, INT6_G64, INT4_G64)
+INT4_G32 = "int4-g32-v1"
+KNOWN_FORMATS = (FLOAT32, BF16, INT8, INT8_G64, INT6_G64, INT4_G64, INT4_G32)
 DEFAULT_RECIPE = "int4"
 
 
@@ -47,8 +48,8 @@ RECIPES = {
         Recipe("int8", "8 bits a weight, a scale per output row", INT8, INT8, INT8, "float16"),
         Recipe(
             "int4",
-            "experts in 4 bits, the rest in 8, a scale per 64 weights",
-            INT4_G64,
+            "experts in 4 bits, a scale per 32 weights; the rest in 8, a scale per 64",
+            INT4_G32,
             INT8_G64,
             INT8_G64,
             "float16",

@@ -217,7 +217,7 @@ def int8_linear(codes: U8, scales: F32, x: F32) -> F32:
 
 
 def interleave_int4(codes: U8) -> U8:
-    """Codes + 8 [rows, cols] -> 1-D [rows/16][cols/8][16][4], two inputs a byte, the order of int4-g64-v1."""
+    """Codes + 8 [rows, cols] -> 1-D [rows/16][cols/8][16][4], two inputs a byte, the order of the 4-bit formats."""
     rows, cols = codes.shape
     blocks = codes.reshape(rows // LANES, LANES, cols // 8, 2, 4).transpose(0, 2, 3, 1, 4)
     return np.ascontiguousarray(blocks[:, :, 0] | blocks[:, :, 1] << 4).reshape(-1)
@@ -245,16 +245,19 @@ def interleave_scales(scales: NDArray[np.float16]) -> NDArray[np.float16]:
 
 
 def group_linear(codes: U8, offset: int, scales: NDArray[np.float16], x: F32) -> F32:
-    """As int8_linear, with codes + offset [rows, cols] and a scale for each row and group [rows, groups]."""
+    """As int8_linear, with codes + offset [rows, cols] and scales [rows, groups] of groups of 64 or 32 inputs."""
     quantized = quantize_activations(x)
-    num_groups = quantized.codes.shape[1]
-    weights = codes.reshape(codes.shape[0], num_groups, GROUP).astype(np.int32) - offset
+    num_groups = scales.shape[1]
+    size = codes.shape[1] // num_groups
+    inputs = quantized.codes.reshape(len(x), num_groups, size)
+    weights = codes.reshape(codes.shape[0], num_groups, size).astype(np.int32) - offset
     wide = scales.astype(np.float32)
     acc = np.zeros((x.shape[0], codes.shape[0]), np.float32)
     with np.errstate(all="ignore"):
         for g in range(num_groups):
-            sums = quantized.codes[:, g].astype(np.int32) @ weights[:, g].T
-            acc = fma(sums.astype(np.float32), quantized.scales[:, g, None] * wide[None, :, g], acc)
+            sums = inputs[:, g].astype(np.int32) @ weights[:, g].T
+            x_scales = quantized.scales[:, g * size // GROUP, None]
+            acc = fma(sums.astype(np.float32), x_scales * wide[None, :, g], acc)
     return acc
 
 

@@ -20,18 +20,20 @@ class CodeRange:
     lowest: int
     highest: int
     offset: int
+    num_inputs: int
+    """Of a group."""
     divisors: tuple[float, ...]
 
 
+_INT4_DIVISORS = (-9.0, -8.5, -8.25, -8.0, -7.75, -7.5, -7.0, 7.0, 7.25, 7.5)
 CODE_RANGES = {
-    "int4-g64-v1": CodeRange(
-        -8, 7, 8, (-9.0, -8.5, -8.25, -8.0, -7.75, -7.5, -7.0, 7.0, 7.25, 7.5)
-    ),
+    "int4-g64-v1": CodeRange(-8, 7, 8, 64, _INT4_DIVISORS),
+    "int4-g32-v1": CodeRange(-8, 7, 8, 32, _INT4_DIVISORS),
     "int6-g64-v1": CodeRange(
-        -32, 31, 32, (-32.25, -31.75, -31.25, -30.75, -30.25, 30.5, 31.0, 31.5)
+        -32, 31, 32, 64, (-32.25, -31.75, -31.25, -30.75, -30.25, 30.5, 31.0, 31.5)
     ),
     "int8-g64-v1": CodeRange(
-        -127, 127, 128, (127.25, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5, 124.0)
+        -127, 127, 128, 64, (127.25, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5, 124.0)
     ),
 }
 
@@ -46,7 +48,7 @@ def quantize_groups(weight_format: str, weights: F32) -> tuple[U8, F16]:
     shape = (-(-rows // LANES) * LANES, -(-cols // GROUP) * GROUP)
     padded = np.zeros(shape, np.float32)
     padded[:rows, :cols] = weights
-    groups = padded.reshape(-1, GROUP)
+    groups = padded.reshape(-1, to.num_inputs)
     with np.errstate(all="ignore"):
         amax = np.abs(groups).max(axis=1)
         is_zero = amax <= np.float32(2.0**-25)
@@ -80,9 +82,12 @@ def _search_scales(groups: F32, amax: F32, to: CodeRange) -> F32:
 
 
 def _sum(terms: F32) -> F32:
-    """Over groups [n, 64]: 16 partial sums of four terms each, then the tree."""
-    t = terms.reshape(-1, GROUP // LANES, LANES)
-    return tree(((t[:, 0] + t[:, 1]) + t[:, 2]) + t[:, 3])
+    """Over groups [n, 64 or 32]: 16 partial sums of four or two terms each, then the tree."""
+    t = terms.reshape(len(terms), -1, LANES)
+    total = t[:, 0]
+    for i in range(1, t.shape[1]):
+        total = total + t[:, i]
+    return tree(total)
 
 
 def _nearest_codes(x: F32, to: CodeRange) -> F32:

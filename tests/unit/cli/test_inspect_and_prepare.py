@@ -122,7 +122,7 @@ def test_prepare_json_lists_every_tensor_that_is_left_out(
 def test_recipe_alone_lists_the_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "--recipe"]) == 0
     shown = capsys.readouterr().out
-    for words in ("bf16-v1 (16 bits)", "int8-v1 (8 bits)", "int4-g64-v1 (4.25 bits)"):
+    for words in ("bf16-v1 (16 bits)", "int8-v1 (8 bits)", "int4-g32-v1 (4.5 bits)"):
         assert words in shown
     assert "int6-g64-v1 (6.25 bits)" in shown
     assert "per token" not in shown
@@ -151,7 +151,7 @@ def test_inspect_shows_how_each_class_is_stored(
     assert main(["inspect", str(container), "--json"]) == 0
     lines = json.loads(capsys.readouterr().out)["classes"]
     stored = {line["tensor_class"]: line["formats"] for line in lines}
-    assert stored["routed experts"] == ["int4-g64-v1"]
+    assert stored["routed experts"] == ["int4-g32-v1"]
     assert stored["attention"][0] == stored["head"][0] == "int8-g64-v1"
     assert stored["embedding"] == ["bf16-v1"]
     assert stored["routers"] == ["float32"]

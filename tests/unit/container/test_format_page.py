@@ -40,7 +40,7 @@ def code_at(weight_format: str, codes: bytes, padded: int, r: int, c: int) -> in
     """The code of a weight, less what the format adds to it."""
     if weight_format in ("int8-v1", "int8-g64-v1"):
         return codes[((r // 16 * (padded // 4) + c // 4) * 16 + r % 16) * 4 + c % 4] - 128
-    if weight_format == "int4-g64-v1":
+    if weight_format in ("int4-g64-v1", "int4-g32-v1"):
         byte = codes[((r // 16 * (padded // 8) + c // 8) * 16 + r % 16) * 4 + c % 4]
         return (byte % 16 if c % 8 < 4 else byte // 16) - 8
     assert weight_format == "int6-g64-v1"
@@ -61,7 +61,8 @@ def decode(
         for c in range(cols):
             group = r if weight_format == "int8-v1" else 0
             if weight_format != "int8-v1":
-                group = (r // 16 * (padded // 64) + c // 64) * 16 + r % 16
+                size = 32 if weight_format == "int4-g32-v1" else 64
+                group = (r // 16 * (padded // size) + c // size) * 16 + r % 16
             scale = float(numbers[group])
             weights[r, c] = code_at(weight_format, codes, padded, r, c) * scale
             steps[r, c] = abs(scale)
@@ -89,11 +90,18 @@ def expected_projections(source: Path) -> list[NDArray[np.float64]]:
 
 
 # Half a step, and more where the largest weight of a group lies beyond the codes.
-STEPS = {"int8-v1": 0.50001, "int8-g64-v1": 0.6, "int6-g64-v1": 1.3, "int4-g64-v1": 1.8}
+STEPS = {
+    "int8-v1": 0.50001,
+    "int8-g64-v1": 0.6,
+    "int6-g64-v1": 1.3,
+    "int4-g64-v1": 1.8,
+    "int4-g32-v1": 1.8,
+}
 
 
 @pytest.mark.parametrize(
-    ("recipe", "weight_format"), [("int8", "int8-v1"), ("int4", "int4-g64-v1")]
+    ("recipe", "weight_format"),
+    [("int8", "int8-v1"), ("int4", "int4-g32-v1"), ("int4-small", "int4-g64-v1")],
 )
 def test_experts_decode_to_the_checkpoint_s_weights(
     source: Path, tmp_path: Path, recipe: str, weight_format: str

@@ -127,6 +127,7 @@ def test_bits_per_weight_count_the_scales_of_groups() -> None:
         "int8-g64-v1": 8.25,
         "int6-g64-v1": 6.25,
         "int4-g64-v1": 4.25,
+        "int4-g32-v1": 4.5,
     }
-    for name in ("int8-g64-v1", "int6-g64-v1", "int4-g64-v1"):
+    for name in ("int8-g64-v1", "int6-g64-v1", "int4-g64-v1", "int4-g32-v1"):
         assert code_bytes(name, 64, 128) + scale_bytes(name, 64, 128) == 1024 * bits[name]

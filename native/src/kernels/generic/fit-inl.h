@@ -1,4 +1,4 @@
-// Weights to codes with one float16 scale for each 64, the scale searched to lower the squared
+// Weights to codes with one float16 scale for each group, the scale searched to lower the squared
 // error.
 #pragma once
 
@@ -10,23 +10,30 @@ SPARSEFLOW_INLINE F32 clamp_and_shift(F32 x, const CodeRange& range) {
   return add(clamped, set(0x1.8p23F));  // rounds to an integer, half to even
 }
 
-// Sixteen partial sums of four terms each, then the tree of every dot product.
-SPARSEFLOW_INLINE float sum_group(const F32 (&x)[4]) {
-  return sum(add(add(add(x[0], x[1]), x[2]), x[3]));
+// Sixteen partial sums of four or two terms each, then the tree of every dot product.
+template <int kVectors>
+SPARSEFLOW_INLINE float sum_group(const F32 (&x)[kVectors]) {
+  F32 total = x[0];
+  for (int i = 1; i < kVectors; ++i) {
+    total = add(total, x[i]);
+  }
+  return sum(total);
 }
 
 // Codes q that a scale proposes have a best scale of their own, sum(x q) / sum(q^2), which lowers
 // the squared error by sum(x q)^2 / sum(q^2). Returns the one that lowers it most. REQUIRES: the
 // largest magnitude, `extreme` with its sign, is in [1, 2).
-SPARSEFLOW_INLINE float search_scale(const F32 (&x)[4], float extreme, const CodeRange& range) {
+template <int kVectors>
+SPARSEFLOW_INLINE float search_scale(const F32 (&x)[kVectors], float extreme,
+                                     const CodeRange& range) {
   float best_gain = -1.0F;
   float best_scale = 0.0F;
 #pragma GCC unroll 1
   for (int64_t n = 0; n < range.num_divisors; ++n) {
     const F32 inverse = set(range.divisors[n] / extreme);
-    F32 products[4];
-    F32 norms[4];
-    for (int i = 0; i < 4; ++i) {
+    F32 products[kVectors];
+    F32 norms[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
       const F32 code = sub(clamp_and_shift(mul(x[i], inverse), range), set(0x1.8p23F));
       products[i] = mul(x[i], code);
       norms[i] = mul(code, code);
@@ -60,15 +67,16 @@ SPARSEFLOW_INLINE F32 nearest_half(float wanted, uint16_t* half) {
   return load_half(halves);
 }
 
-float fit_group_kernel(const float* weights, const CodeRange& range, int8_t* codes,
-                       uint16_t* scale) noexcept {
-  F32 w[4];
-  for (int i = 0; i < 4; ++i) {
+template <int kVectors>
+SPARSEFLOW_INLINE float fit_group(const float* weights, const CodeRange& range, int8_t* codes,
+                                  uint16_t* scale) {
+  F32 w[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
     w[i] = load(weights + 16 * i);
   }
   const float amax = group_amax(w);
   if (!(amax > kSmallestHalf / 2 && amax <= kLargestHalf * (0.0F - range.lowest))) {
-    __builtin_memset(codes, 0, 64);
+    __builtin_memset(codes, 0, 16 * kVectors);
     *scale = 0;
     return amax;
   }
@@ -76,18 +84,26 @@ float fit_group_kernel(const float* weights, const CodeRange& range, int8_t* cod
   __builtin_memcpy(&pattern, &amax, 4);
   const int32_t exponent = (pattern >> 23) - 127;
   const F32 down = set(power_of_two(0 - exponent));
-  F32 x[4];
-  for (int i = 0; i < 4; ++i) {
+  F32 x[kVectors];
+  F32 largest = w[0];
+  for (int i = 0; i < kVectors; ++i) {
     x[i] = mul(w[i], down);
+    largest = max(largest, w[i]);
   }
-  const bool is_positive = maximum(max(max(w[0], w[1]), max(w[2], w[3]))) == amax;
+  const bool is_positive = maximum(largest) == amax;
   const float extreme = (is_positive ? amax : 0.0F - amax) * power_of_two(0 - exponent);
   const F32 stored = nearest_half(search_scale(x, extreme, range) * power_of_two(exponent), scale);
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     const F32 code = clamp_and_shift(div(w[i], stored), range);
     store_bytes(codes + 16 * i, sub(bits(code), set_int(0x4B400000)));
   }
   return amax;
+}
+
+float fit_group_kernel(const float* weights, const CodeRange& range, int8_t* codes,
+                       uint16_t* scale) noexcept {
+  return range.num_inputs == kGroup ? fit_group<4>(weights, range, codes, scale)
+                                    : fit_group<2>(weights, range, codes, scale);
 }
 
 }  // namespace

@@ -6,9 +6,10 @@ namespace {
 
 // The largest magnitude is found on the bit patterns, so that a NaN or infinity makes the scale one
 // too and is not lost.
-SPARSEFLOW_INLINE float group_amax(const F32 (&x)[4]) {
+template <int kVectors>
+SPARSEFLOW_INLINE float group_amax(const F32 (&x)[kVectors]) {
   I32 largest = set_int(0);
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     largest = max(largest, bit_and(bits(x[i]), set_int(0x7FFFFFFF)));
   }
   int32_t lanes[16];
