@@ -156,7 +156,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--container", type=Path, metavar="DIR", help="prepare this container, write no checkpoint"
     )
-    parser.add_argument("--recipe", default="int8", help="of the container")
+    parser.add_argument("--recipe", default="int4", help="of the container (int4)")
     parser.add_argument(
         "--gguf", type=Path, metavar="FILE", help="write this GGUF file, no checkpoint"
     )
