@@ -287,6 +287,136 @@ void heat_survives_export_and_import() {
                             "heat table of 3");
 }
 
+// Heat that ranks the experts of each layer by `order`, the hottest first.
+std::vector<float> heat_of(const Setup& setup, const Ids& order) {
+  const auto num_experts = static_cast<size_t>(setup.shape.num_experts);
+  std::vector<float> heat(2 * 2 * num_experts, 0.0f);
+  for (size_t layer = 0; layer < 2; ++layer) {
+    for (size_t rank = 0; rank < order.size(); ++rank) {
+      const size_t expert = layer * num_experts + static_cast<size_t>(order[rank]);
+      heat[2 * expert] = heat[2 * expert + 1] = static_cast<float>(order.size() - rank);
+    }
+  }
+  return heat;
+}
+
+void wait_for_reads(Setup& setup, int64_t reads) {
+  while (setup.source->counters().reads < reads) std::this_thread::yield();
+  setup.cache().check_invariants();
+}
+
+void preload_fills_each_layers_share_by_falling_heat() {
+  Setup setup(16 - 1, "scored", 2, 2);  // 3 and 2 are kept
+  setup.cache().import_heat(heat_of(setup, {6, 2, 5, 1, 7}));
+  setup.cache().preload();
+  wait_for_reads(setup, 5);
+  check(setup.cache().cached_in(0) == Ids({2, 5, 6}), "the three hottest of layer 0");
+  check(setup.cache().cached_in(1) == Ids({2, 6}), "the two hottest of layer 1");
+  setup.step(0, {2, 6});
+  const ExpertCounters c = setup.source->counters();
+  check(c.preloaded == 5 && c.reads == 5 && c.hits == 2 && c.misses == 0, "they are hits");
+  check(c.evictions == 0, "nothing was evicted for them");
+}
+
+void preload_waits_while_a_lease_waits_for_a_read() {
+  Setup setup(16 - 1, "scored", 2, 2);
+  setup.cache().import_heat(heat_of(setup, {6, 2, 5}));
+  setup.script->delay(0, 20000);
+  ExpertLease lease = setup.cache().acquire(0, Ids{0});
+  setup.cache().preload();
+  check(setup.script->num_calls() <= 1, "the lease's read is alone");
+  setup.wait_all(lease);
+  wait_for_reads(setup, 6);
+  lease = ExpertLease{};
+  setup.cache().check_invariants();
+  check(setup.source->counters().preloaded == 5, "then it goes on");
+}
+
+void a_preload_that_fails_is_forgotten_and_read_again_on_demand() {
+  Setup setup(16 - 1, "scored", 1, 2);
+  setup.cache().import_heat(heat_of(setup, {6}));
+  setup.script->fail(0, EIO);
+  setup.script->flip_bit(1);
+  setup.cache().preload();
+  wait_for_reads(setup, 2);
+  check(setup.cache().cached_experts() == 0, "neither the failed nor the damaged one is kept");
+  check(setup.source->counters().failed_reads == 2, "both are counted");
+  setup.step(0, {6});
+  setup.step(1, {6});
+}
+
+void a_preload_that_is_acquired_meanwhile_is_read_once() {
+  Setup setup(16 - 1, "scored", 1, 2);
+  setup.cache().import_heat(heat_of(setup, {6}));
+  setup.script->delay(0, 20000);
+  setup.cache().preload();
+  setup.step(0, {6});
+  wait_for_reads(setup, 2);
+  check(setup.source->counters().misses == 0, "it was on its way");
+  check(setup.cache().cached_in(0) == Ids({6}) && setup.cache().cached_in(1) == Ids({6}), "kept");
+  check(setup.source->counters().preloaded == 2, "both count");
+}
+
+void a_cache_that_dies_cancels_its_preload() {
+  auto setup = std::make_unique<Setup>(16, "scored", 1, 2);
+  setup->cache().import_heat(heat_of(*setup, {0, 1, 2, 3, 4, 5, 6, 7}));
+  const std::shared_ptr<FaultScript> script = setup->script;
+  script->delay(0, 20000);
+  setup->cache().preload();
+  setup.reset();
+  check(script->num_calls() <= 1, "only the read that had begun was carried out");
+}
+
+void what_was_read_ahead_is_a_hit_or_goes() {
+  Setup setup(16 - 1, "scored", 2, 2);
+  setup.cache().read_ahead(1, Ids{2, 3});
+  wait_for_reads(setup, 2);
+  check(setup.cache().cached_experts() == 0, "not kept before it is asked for");
+  setup.step(1, {3, 4});
+  ExpertCounters c = setup.source->counters();
+  check(c.hits == 1 && c.misses == 1 && c.reads == 3, "one guess was right");
+  check(c.ahead_reads == 2 && c.ahead_hits == 1, "and is counted");
+  setup.step(1, {2, 3});
+  check(setup.source->counters().reads == 4, "the wrong guess was not kept");
+}
+
+void guesses_give_way_to_what_is_needed() {
+  Setup setup(16 - 1, "scored", 2, 2);  // 10 transient, a lease of 8
+  setup.cache().read_ahead(1, Ids{0, 1, 2, 3});
+  wait_for_reads(setup, 4);
+  const ExpertLease all = setup.cache().acquire(0, Ids{0, 1, 2, 3, 4, 5, 6, 7});
+  check(all.size() == 8, "the lease has all its slots");
+  check(!setup.source->try_acquire(1, Ids{0, 1, 2, 3, 4, 5, 6, 7}), "and no more fit");
+  setup.cache().check_invariants();
+}
+
+void a_prompt_leaves_the_experts_of_the_best_scores() {
+  for (const std::string& policy : policy_names()) {
+    Setup setup(16 - 1, policy, 2, 2);  // 3 of 8 are kept in layer 0
+    const Ids rows = {0, 1, 0, 7, 0, 2, 0, 6};
+    setup.source->observe(0, rows, 2);
+    for (const Ids& wave : {Ids{0, 1}, Ids{2, 6}, Ids{7}}) {
+      ExpertLease lease = setup.cache().acquire(0, wave);
+      setup.wait_all(lease);
+    }
+    setup.cache().check_invariants();
+    check(setup.cache().cached_in(0) == Ids({0, 2, 6}), policy + ": not the last that were read");
+  }
+}
+
+void what_a_layer_still_needs_is_not_evicted_before_its_turn() {
+  Setup setup(16 - 1, "scored", 2, 2);
+  setup.step(0, {6, 7});
+  const int64_t before = setup.source->counters().reads;
+  const Ids rows = {0, 1, 2, 3, 4, 5, 4, 6, 5, 7};
+  setup.source->observe(0, rows, 2);
+  for (const Ids& wave : {Ids{0, 1, 2, 3}, Ids{4, 5}, Ids{6, 7}}) {
+    ExpertLease lease = setup.cache().acquire(0, wave);
+    setup.wait_all(lease);
+  }
+  check(setup.source->counters().reads == before + 6, "the two that were there were not read");
+}
+
 void a_resident_layer_that_fails_to_load_may_be_loaded_again() {
   const TemporaryDirectory directory;
   const auto script = std::make_shared<FaultScript>();
@@ -344,6 +474,21 @@ int main() {
        {"acquire waits for room and try_acquire does not",
         acquire_waits_for_room_and_try_acquire_does_not},
        {"heat survives export and import", heat_survives_export_and_import},
+       {"preload fills each layer's share by falling heat",
+        preload_fills_each_layers_share_by_falling_heat},
+       {"preload waits while a lease waits for a read",
+        preload_waits_while_a_lease_waits_for_a_read},
+       {"a preload that fails is forgotten and read again on demand",
+        a_preload_that_fails_is_forgotten_and_read_again_on_demand},
+       {"a preload that is acquired meanwhile is read once",
+        a_preload_that_is_acquired_meanwhile_is_read_once},
+       {"a cache that dies cancels its preload", a_cache_that_dies_cancels_its_preload},
+       {"what was read ahead is a hit or goes", what_was_read_ahead_is_a_hit_or_goes},
+       {"guesses give way to what is needed", guesses_give_way_to_what_is_needed},
+       {"a prompt leaves the experts of the best scores",
+        a_prompt_leaves_the_experts_of_the_best_scores},
+       {"what a layer still needs is not evicted before its turn",
+        what_a_layer_still_needs_is_not_evicted_before_its_turn},
        {"a resident layer that fails to load may be loaded again",
         a_resident_layer_that_fails_to_load_may_be_loaded_again},
        {"layers that do not belong together are refused",

@@ -374,6 +374,8 @@ def test_heat_is_exported_and_imported(weights: Weights, paths: list[Path]) -> N
         assert heat.shape == (NUM_LAYERS, NUM_EXPERTS, 2)
         assert set(np.nonzero(heat[call.layer, :, 0])[0]) == set(call.ids.flat)
         other.import_heat(heat)
-        np.testing.assert_array_equal(other.export_heat(), heat)
+        ratio = other.export_heat()[heat > 0] / heat[heat > 0]
+        np.testing.assert_allclose(ratio, ratio[0], rtol=1e-6)  # the same ranking, trusted less
+        assert 0 < ratio[0] < 1
         with pytest.raises(ConfigError, match="expected shape"):
             other.import_heat(heat[:1])

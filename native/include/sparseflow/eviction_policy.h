@@ -23,8 +23,8 @@ class EvictionPolicy {
 
   virtual const char* name() const noexcept = 0;
 
-  // One token's experts in one layer, ascending. Prefill calls it row by row. This is the layer's
-  // clock.
+  // One token's experts in one layer; where their order matters, the last counts as the most
+  // recent. Prefill calls it row by row. This is the layer's clock.
   virtual void observe(int32_t layer, std::span<const int32_t> experts) = 0;
 
   // How much an expert is worth keeping; the smallest is evicted, ties to the lower key. Defined
@@ -32,7 +32,7 @@ class EvictionPolicy {
   virtual double score(ExpertKey key) const = 0;
 
   // The history as [num_layers, num_experts, 2] float32, scaled so that it can be imported into a
-  // policy of the same name.
+  // policy of the same name, which may trust it less than its own.
   virtual std::vector<float> export_heat() const = 0;
 
   // REQUIRES: as many values as export_heat gives. Values that are not finite or negative count as

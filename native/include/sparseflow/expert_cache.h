@@ -14,9 +14,17 @@
 //   READY    -> LEASED    acquired
 //   READY    -> EMPTY     evicted
 //   FAILED   -> EMPTY     its last lease died
+//   EMPTY    -> AHEAD     a background read is submitted: nobody has asked yet
+//   AHEAD    -> LOADING   acquired meanwhile
+//   AHEAD    -> READY     preloaded: the read ended well, and there is room among the kept
+//   AHEAD    -> SPARE     looked ahead: the read ended well, and its layer is still to come
+//   AHEAD    -> EMPTY     the read ended otherwise
+//   SPARE    -> LEASED    acquired
+//   SPARE    -> EMPTY     its layer chose others, or the slot is needed
 //
-// So: a slot with a read in flight (LOADING, ORPHANED) is never freed before the read has ended; a
-// failed read is never cached, and the next acquire reads again; a leased slot is never evicted.
+// So: a slot with a read in flight (LOADING, ORPHANED, AHEAD) is never freed before the read has
+// ended; a failed read is never cached, and the next acquire reads again; a leased slot is never
+// evicted. Background reads begin only while no lease waits for a read.
 //
 // Slots are shared out by count: each layer keeps up to layer_capacity experts, the rest are
 // transient (the misses of leases live there until they are admitted). Admission is a change of
@@ -37,7 +45,17 @@
 
 namespace sparseflow {
 
-enum class SlotState : uint8_t { kEmpty, kReserved, kLoading, kOrphaned, kReady, kLeased, kFailed };
+enum class SlotState : uint8_t {
+  kEmpty,
+  kReserved,
+  kLoading,
+  kOrphaned,
+  kReady,
+  kLeased,
+  kFailed,
+  kAhead,
+  kSpare
+};
 
 // How a capacity is shared out; a pure function of its arguments, so that a plan can print it.
 struct CacheLayout {
@@ -60,6 +78,10 @@ struct CacheRequest {
   int64_t blob_bytes;
   int64_t queue_depth;
 };
+
+// The layout that keeps `kept` experts, split by layer, whatever request.capacity_bytes says. REQUIRES:
+// kept is at least num_experts_per_tok a layer.
+CacheLayout split_by_layer(const CacheRequest& request, int64_t kept);
 
 // Throws BudgetError with the sum if not even two slots fit.
 CacheLayout plan_cache(const CacheRequest& request);
@@ -111,6 +133,18 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   // One token's choice; its experts are protected from eviction until the layer's next one.
   void observe(int32_t layer, std::span<const int32_t> experts);
 
+  // All experts that the layer is about to acquire, lease after lease: those that are kept are not
+  // evicted before their turn. Replaces what was expected before.
+  void expect(int32_t layer, std::span<const int32_t> experts);
+
+  // Reads experts of the best scores into what each layer may keep, best first, in the background.
+  // Evicts nothing; a read that fails is forgotten. Returns at once.
+  void preload();
+
+  // Advice: the next layer will probably choose these. They are read in the background and held
+  // until that layer's next token shows whether it needs them.
+  void read_ahead(int32_t layer, std::span<const int32_t> experts);
+
   // Leases all of experts (strictly ascending) or none. Equal reads in flight are shared. Sleeps
   // while other leases or orphaned reads hold the slots it needs; wait false: gives an empty lease
   // instead. Throws BudgetError for more than layout().max_lease experts: they can never fit.
@@ -133,6 +167,7 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   struct Slot {
     SlotState state = SlotState::kEmpty;
     bool is_admitted = false;
+    bool is_preload = false;  // of AHEAD
     int32_t num_leases = 0;
     ExpertKey key{-1, -1};
     // Why the read failed: error_number != 0 is storage, otherwise damage names what is wrong with
@@ -141,6 +176,12 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
     int64_t error_offset = 0;
     const char* damage = nullptr;
   };
+
+  struct Background {
+    ExpertKey key;
+    bool is_preload;
+  };
+  static constexpr int kMaxSubmit = 4;  // requests that one finished read may start
 
   void deliver(std::span<LeasedExpert> experts, bool wait) override;
   void release(int32_t layer, std::vector<LeasedExpert>&& experts) noexcept override;
@@ -152,15 +193,26 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   }
   void set_state(Slot& slot, SlotState to) noexcept;
   int64_t count_misses(int32_t layer, std::span<const int32_t> experts) const noexcept;
+  bool make_room(int32_t layer, std::span<const int32_t> experts);
   int32_t lease_one(ExpertKey key);
+  int32_t lease_cached(int32_t slot);
   bool mark_delivered(std::span<LeasedExpert> experts);
   [[noreturn]] void throw_failure(const Slot& slot) const;
   void unlease(int32_t slot) noexcept;
   void admit(int32_t slot) noexcept;
-  int32_t find_victim(int32_t layer) const noexcept;
+  bool is_of_step(ExpertKey key) const noexcept;
+  bool may_go(const Slot& slot) const noexcept;
+  int32_t find_victim(int32_t newcomer) const noexcept;
   void empty_slot(int32_t slot) noexcept;
-  void submit_reserved(std::unique_lock<std::mutex>& lock);
-  bool take_reserved(ReadRequest* request);
+  void drop_spares(int32_t layer, std::span<const int32_t> keep) noexcept;
+  void end_read(int32_t slot, const ReadResult& result, const char* damage) noexcept;
+  void end_background(int32_t slot, bool failed) noexcept;
+  void submit_all(std::unique_lock<std::mutex>& lock);
+  bool take_next(ReadRequest* request);
+  int32_t take_reserved();
+  int32_t take_background();
+  bool may_preload(ExpertKey key) const noexcept;
+  void count_in_flight(int change) noexcept;
 
   const ExpertFiles& files_;
   const SfiGeometry& geometry_;
@@ -180,10 +232,17 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   std::vector<std::vector<int32_t>>
       step_;  // [num_layers] the experts of the layer's last token, ascending
   std::vector<std::vector<LeasedExpert>>
-      spare_;  // emptied lists of dead leases, so that a step allocates nothing
+      emptied_;  // emptied lists of dead leases, so that a step allocates nothing
+  std::deque<Background> background_;    // what to read when nothing else is to be read
+  std::vector<int64_t> num_preloading_;  // [shares] AHEAD slots that are preloads
+  std::vector<int32_t> spares_;          // SPARE slots
+  int32_t ahead_layer_ = -1;             // the layer that was guessed for and has not yet chosen
+  std::vector<bool> expected_;           // [num_experts] of expected_layer_, still to be acquired
+  int32_t expected_layer_ = -1;
   int64_t num_in_flight_ = 0;
+  int64_t num_ahead_ = 0;  // of them in state AHEAD
   int64_t active_leases_ = 0;
-  double busy_since_ = 0;
+  double flight_since_ = 0;
   ExpertCounters counters_;
   std::vector<int64_t> layer_reads_;
 };

@@ -87,8 +87,12 @@ struct ExpertCounters {
   int64_t reads = 0;      // reads that ended, well or not, loading included
   int64_t failed_reads = 0;
   int64_t bytes_read = 0;
-  double read_wait_seconds = 0;  // computation stood still for a read
-  double read_busy_seconds = 0;  // at least one read was under way
+  double read_wait_seconds = 0;    // computation stood still for a read
+  double read_busy_seconds = 0;    // at least one read was under way
+  double read_flight_seconds = 0;  // sum over all reads of the time that each was under way
+  int64_t preloaded = 0;           // experts whose read began before anyone asked, for earlier runs
+  int64_t ahead_reads = 0;         // reads begun because a layer will probably ask
+  int64_t ahead_hits = 0;          // of them, asked for in time
 };
 
 // Thread-safe, except that one layer computation at a time uses a source (moe_forward sees to it).
@@ -105,6 +109,9 @@ class ExpertSource {
   // Tells what the router chose: topk_ids [num_tokens, k], ascending in each row. Before the first
   // acquire of a layer.
   virtual void observe(int32_t layer, std::span<const int32_t> topk_ids, int64_t k) = 0;
+
+  // Advice: the layer will probably choose these experts next.
+  virtual void read_ahead(int32_t layer, std::span<const int32_t> experts) = 0;
 
   // Leases all of experts (ascending, at most max_lease) or throws; sleeps until there is room.
   virtual ExpertLease acquire(int32_t layer, std::span<const int32_t> experts) = 0;

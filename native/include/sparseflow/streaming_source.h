@@ -27,6 +27,9 @@ class StreamingSource final : public ExpertSource {
   const SfiGeometry& geometry() const noexcept override { return files_.headers.front().geometry; }
   int64_t max_lease() const noexcept override { return cache_->layout().max_lease; }
   void observe(int32_t layer, std::span<const int32_t> topk_ids, int64_t k) override;
+  void read_ahead(int32_t layer, std::span<const int32_t> experts) override {
+    cache_->read_ahead(layer, experts);
+  }
   ExpertLease acquire(int32_t layer, std::span<const int32_t> experts) override {
     return cache_->acquire(layer, experts, true);
   }

@@ -7,4 +7,5 @@ NB_MODULE(_ext, m) {
   sparseflow::bind_quantize(m);
   sparseflow::bind_storage(m);
   sparseflow::bind_probes(m);
+  sparseflow::bind_simulator(m);
 }

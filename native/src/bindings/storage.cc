@@ -206,7 +206,11 @@ void bind_sources(nb::module_& m) {
       .def_ro("failed_reads", &ExpertCounters::failed_reads)
       .def_ro("bytes_read", &ExpertCounters::bytes_read)
       .def_ro("read_wait_seconds", &ExpertCounters::read_wait_seconds)
-      .def_ro("read_busy_seconds", &ExpertCounters::read_busy_seconds);
+      .def_ro("read_busy_seconds", &ExpertCounters::read_busy_seconds)
+      .def_ro("read_flight_seconds", &ExpertCounters::read_flight_seconds)
+      .def_ro("preloaded", &ExpertCounters::preloaded)
+      .def_ro("ahead_reads", &ExpertCounters::ahead_reads)
+      .def_ro("ahead_hits", &ExpertCounters::ahead_hits);
   nb::class_<ExpertSource>(m, "ExpertSource", "Where moe_forward gets experts from.")
       .def_prop_ro("num_layers", &ExpertSource::num_layers)
       .def_prop_ro("num_experts", [](const ExpertSource& s) { return s.geometry().num_experts; })
@@ -249,6 +253,10 @@ void bind_sources(nb::module_& m) {
       .def_prop_ro("engine", [](StreamingSource& s) { return s.engine().name(); })
       .def("export_heat", &export_heat, "Routing history, [num_layers, num_experts, 2].")
       .def("import_heat", &import_heat, nb::arg("heat"))
+      .def(
+          "preload", [](StreamingSource& s) { s.cache().preload(); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Begins to read the experts of the best scores in the background. Returns at once.")
       .def(
           "check_invariants", [](StreamingSource& s) { s.cache().check_invariants(); },
           "RuntimeError naming a broken invariant. For tests.");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -20,7 +21,7 @@ double now_seconds() noexcept {
   using enum SlotState;
   switch (from) {
     case kEmpty:
-      return to == kReserved;
+      return to == kReserved || to == kAhead;
     case kReserved:
       return to == kLoading || to == kEmpty;
     case kLoading:
@@ -33,6 +34,10 @@ double now_seconds() noexcept {
       return to == kLeased || to == kEmpty;
     case kFailed:
       return to == kEmpty;
+    case kAhead:
+      return to == kLoading || to == kReady || to == kSpare || to == kEmpty;
+    case kSpare:
+      return to == kLeased || to == kEmpty;
   }
   return false;
 }
@@ -52,6 +57,8 @@ ExpertCache::ExpertCache(const ExpertFiles& files, std::vector<int> file_ids, Re
       slot_of_(files.headers.size() * static_cast<size_t>(geometry_.num_experts), -1),
       num_admitted_(layout_.layer_capacity.size(), 0),
       step_(files.headers.size()),
+      num_preloading_(layout_.layer_capacity.size(), 0),
+      expected_(static_cast<size_t>(geometry_.num_experts), false),
       layer_reads_(files.headers.size(), 0) {
   free_.reserve(slots_.size());
   for (auto slot = static_cast<int32_t>(slots_.size()); slot-- > 0;) free_.push_back(slot);
@@ -60,6 +67,7 @@ ExpertCache::ExpertCache(const ExpertFiles& files, std::vector<int> file_ids, Re
 ExpertCache::~ExpertCache() {
   std::unique_lock lock(mutex_);
   assert(active_leases_ == 0);
+  background_.clear();
   changed_.wait(lock, [this] { return num_in_flight_ == 0; });
 }
 
@@ -76,7 +84,21 @@ void ExpertCache::set_state(Slot& slot, SlotState to) noexcept {
 void ExpertCache::observe(int32_t layer, std::span<const int32_t> experts) {
   const std::lock_guard lock(mutex_);
   policy_->observe(layer, experts);
-  step_[static_cast<size_t>(layer)].assign(experts.begin(), experts.end());
+  std::vector<int32_t>& step = step_[static_cast<size_t>(layer)];
+  step.assign(experts.begin(), experts.end());
+  std::sort(step.begin(), step.end());
+  if (layer != ahead_layer_) return;
+  // The guess has been answered.
+  drop_spares(layer, step);
+  std::erase_if(background_, [](const Background& b) { return !b.is_preload; });
+  ahead_layer_ = -1;
+}
+
+void ExpertCache::expect(int32_t layer, std::span<const int32_t> experts) {
+  const std::lock_guard lock(mutex_);
+  expected_layer_ = layer;
+  expected_.assign(expected_.size(), false);
+  for (const int32_t expert : experts) expected_[static_cast<size_t>(expert)] = true;
 }
 
 int64_t ExpertCache::count_misses(int32_t layer, std::span<const int32_t> experts) const noexcept {
@@ -93,9 +115,7 @@ ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts
                       count * layout_.slot_bytes, layout_.max_lease * layout_.slot_bytes);
   }
   std::unique_lock lock(mutex_);
-  const auto has_room = [&] {
-    return count_misses(layer, experts) <= static_cast<int64_t>(free_.size());
-  };
+  const auto has_room = [&] { return make_room(layer, experts); };
   if (!has_room()) {
     if (!wait) return {};
     const double start = now_seconds();
@@ -103,64 +123,121 @@ ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts
     counters_.read_wait_seconds += now_seconds() - start;
   }
   std::vector<LeasedExpert> leased;
-  if (!spare_.empty()) {
-    leased = std::move(spare_.back());
-    spare_.pop_back();
+  if (!emptied_.empty()) {
+    leased = std::move(emptied_.back());
+    emptied_.pop_back();
   }
   leased.reserve(experts.size());
-  spare_.reserve(spare_.size() + static_cast<size_t>(active_leases_) +
-                 1);  // so that release cannot fail
+  emptied_.reserve(emptied_.size() + static_cast<size_t>(active_leases_) +
+                   1);  // so that release cannot fail
   for (const int32_t expert : experts) {
     const int32_t slot = lease_one({layer, expert});
     const bool is_ready = slots_[static_cast<size_t>(slot)].state == SlotState::kLeased;
     leased.push_back({expert, slot, arena_.slot(slot), is_ready});
   }
   ++active_leases_;
-  submit_reserved(lock);
+  submit_all(lock);
   return {this, layer, std::move(leased)};
+}
+
+// Whether all of experts can have slots now; spares give way.
+bool ExpertCache::make_room(int32_t layer, std::span<const int32_t> experts) {
+  const int64_t misses = count_misses(layer, experts);
+  if (misses > static_cast<int64_t>(free_.size())) drop_spares(layer, experts);
+  return misses <= static_cast<int64_t>(free_.size());
 }
 
 // Takes the expert's slot, or a free one and notes that it must be read.
 int32_t ExpertCache::lease_one(ExpertKey key) {
-  int32_t found = slot_of_[index(key)];
-  if (found < 0) {
-    found = free_.back();
-    reserved_.push_back(found);
-    free_.pop_back();
-    slot_of_[index(key)] = found;
-    Slot& slot = slots_[static_cast<size_t>(found)];
-    set_state(slot, SlotState::kReserved);
-    slot.key = key;
-    slot.num_leases = 1;
-    ++counters_.misses;
-    return found;
-  }
+  if (key.layer == expected_layer_) expected_[static_cast<size_t>(key.expert)] = false;
+  const int32_t cached = slot_of_[index(key)];
+  if (cached >= 0) return lease_cached(cached);
+  const int32_t found = free_.back();
+  reserved_.push_back(found);
+  free_.pop_back();
+  slot_of_[index(key)] = found;
   Slot& slot = slots_[static_cast<size_t>(found)];
-  if (slot.state == SlotState::kReady) set_state(slot, SlotState::kLeased);
-  if (slot.state == SlotState::kOrphaned) set_state(slot, SlotState::kLoading);
-  ++slot.num_leases;
-  ++counters_.hits;
+  set_state(slot, SlotState::kReserved);
+  slot.key = key;
+  slot.num_leases = 1;
+  ++counters_.misses;
   return found;
 }
 
-// Submits reads up to the queue depth. An engine may end a read inside submit, so the lock is not
-// held there.
-void ExpertCache::submit_reserved(std::unique_lock<std::mutex>& lock) {
+int32_t ExpertCache::lease_cached(int32_t which) {
+  Slot& slot = slots_[static_cast<size_t>(which)];
+  switch (slot.state) {
+    case SlotState::kReady:
+      set_state(slot, SlotState::kLeased);
+      break;
+    case SlotState::kOrphaned:
+      set_state(slot, SlotState::kLoading);
+      break;
+    case SlotState::kAhead:
+      set_state(slot, SlotState::kLoading);
+      --num_ahead_;
+      if (slot.is_preload) --num_preloading_[share(slot.key.layer)];
+      ++(slot.is_preload ? counters_.preloaded : counters_.ahead_hits);
+      break;
+    case SlotState::kSpare:
+      set_state(slot, SlotState::kLeased);
+      std::erase(spares_, which);
+      ++counters_.ahead_hits;
+      break;
+    default:
+      break;
+  }
+  ++slot.num_leases;
+  ++counters_.hits;
+  return which;
+}
+
+void ExpertCache::preload() {
+  std::unique_lock lock(mutex_);
+  std::vector<std::pair<double, ExpertKey>> ranking;
+  for (size_t i = 0; i < slot_of_.size(); ++i) {
+    const auto num_experts = static_cast<size_t>(geometry_.num_experts);
+    const ExpertKey key{static_cast<int32_t>(i / num_experts),
+                        static_cast<int32_t>(i % num_experts)};
+    const double score = policy_->score(key);
+    if (score > 0.0 && slot_of_[i] < 0) ranking.emplace_back(score, key);
+  }
+  std::stable_sort(ranking.begin(), ranking.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::erase_if(background_, [](const Background& b) { return b.is_preload; });
+  for (const auto& [score, key] : ranking) background_.push_back({key, true});
+  submit_all(lock);
+}
+
+void ExpertCache::read_ahead(int32_t layer, std::span<const int32_t> experts) {
+  std::unique_lock lock(mutex_);
+  std::erase_if(background_, [](const Background& b) { return !b.is_preload; });
+  if (layer != ahead_layer_) drop_spares(ahead_layer_, {});
+  ahead_layer_ = layer;
+  for (auto expert = experts.rbegin(); expert != experts.rend(); ++expert) {
+    background_.push_front({{layer, *expert}, false});
+  }
+  submit_all(lock);
+}
+
+// Submits what may be submitted. An engine may end a read inside submit, so the lock is not held
+// there.
+void ExpertCache::submit_all(std::unique_lock<std::mutex>& lock) {
   ReadRequest request;
-  while (take_reserved(&request)) {
+  while (take_next(&request)) {
     lock.unlock();
     engine_.submit(request);
     lock.lock();
   }
 }
 
-bool ExpertCache::take_reserved(ReadRequest* request) {
-  if (reserved_.empty() || num_in_flight_ >= layout_.queue_depth) return false;
-  const int32_t taken = reserved_.front();
-  reserved_.pop_front();
-  Slot& slot = slots_[static_cast<size_t>(taken)];
-  set_state(slot, SlotState::kLoading);
-  if (num_in_flight_++ == 0) busy_since_ = now_seconds();
+// The next read that may begin: those that leases wait for first.
+bool ExpertCache::take_next(ReadRequest* request) {
+  int32_t taken = take_reserved();
+  if (taken < 0) taken = take_background();
+  if (taken < 0) return false;
+  const Slot& slot = slots_[static_cast<size_t>(taken)];
+  count_in_flight(1);
   *request = {file_ids_[static_cast<size_t>(slot.key.layer)],
               geometry_.header_bytes + slot.key.expert * geometry_.blob_bytes,
               geometry_.blob_bytes,
@@ -170,6 +247,53 @@ bool ExpertCache::take_reserved(ReadRequest* request) {
   return true;
 }
 
+int32_t ExpertCache::take_reserved() {
+  if (reserved_.empty() || num_in_flight_ >= layout_.queue_depth) return -1;
+  const int32_t taken = reserved_.front();
+  reserved_.pop_front();
+  set_state(slots_[static_cast<size_t>(taken)], SlotState::kLoading);
+  return taken;
+}
+
+// Takes half of the queue at most, and nothing while a lease waits for a read: what a layer needs
+// now never queues behind many guesses.
+int32_t ExpertCache::take_background() {
+  const int64_t most = std::max<int64_t>(1, layout_.queue_depth / 2);
+  while (!background_.empty() && !free_.empty()) {
+    if (num_in_flight_ > num_ahead_ || num_ahead_ >= most) return -1;
+    const auto [key, is_preload] = background_.front();
+    background_.pop_front();
+    if (slot_of_[index(key)] >= 0 || (is_preload && !may_preload(key))) continue;
+    const int32_t taken = free_.back();
+    free_.pop_back();
+    slot_of_[index(key)] = taken;
+    Slot& slot = slots_[static_cast<size_t>(taken)];
+    set_state(slot, SlotState::kAhead);
+    slot.key = key;
+    slot.is_preload = is_preload;
+    ++num_ahead_;
+    if (is_preload) ++num_preloading_[share(key.layer)];
+    counters_.ahead_reads += is_preload ? 0 : 1;
+    return taken;
+  }
+  return -1;
+}
+
+bool ExpertCache::may_preload(ExpertKey key) const noexcept {
+  const size_t at = share(key.layer);
+  return num_admitted_[at] + num_preloading_[at] < layout_.layer_capacity[at];
+}
+
+void ExpertCache::count_in_flight(int change) noexcept {
+  const double now = now_seconds();
+  if (num_in_flight_ > 0) {
+    counters_.read_busy_seconds += now - flight_since_;
+    counters_.read_flight_seconds += (now - flight_since_) * static_cast<double>(num_in_flight_);
+  }
+  flight_since_ = now;
+  num_in_flight_ += change;
+}
+
 void ExpertCache::read_done(const ReadRequest& request, const ReadResult& result) noexcept {
   Slot& slot = slots_[request.tag];
   std::unique_lock lock(mutex_);
@@ -177,7 +301,7 @@ void ExpertCache::read_done(const ReadRequest& request, const ReadResult& result
   const char* damage = nullptr;
   bool is_checked = result.error_number != 0;
   // An orphan's bytes are not worth checking, unless it is acquired again meanwhile.
-  while (slot.state == SlotState::kLoading && !is_checked) {
+  while (slot.state != SlotState::kOrphaned && !is_checked) {
     lock.unlock();
     const uint64_t hash = header.blob_hashes[static_cast<size_t>(slot.key.expert)];
     damage = find_blob_error(geometry_, hash, static_cast<const std::byte*>(request.buffer));
@@ -189,10 +313,27 @@ void ExpertCache::read_done(const ReadRequest& request, const ReadResult& result
   ++layer_reads_[static_cast<size_t>(slot.key.layer)];
   counters_.failed_reads += failed ? 1 : 0;
   counters_.bytes_read += result.error_number != 0 ? 0 : request.nbytes;
-  if (--num_in_flight_ == 0) counters_.read_busy_seconds += now_seconds() - busy_since_;
-  if (slot.state == SlotState::kOrphaned) {
+  count_in_flight(-1);
+  end_read(static_cast<int32_t>(request.tag), result, damage);
+  // One read ended, so more may begin. After the lock is let go the cache may die as soon as
+  // nothing is in flight.
+  ReadEngine& engine = engine_;
+  ReadRequest next[kMaxSubmit];
+  int num_next = 0;
+  while (num_next < kMaxSubmit && take_next(&next[num_next])) ++num_next;
+  changed_.notify_all();
+  lock.unlock();
+  for (int i = 0; i < num_next; ++i) engine.submit(next[i]);
+}
+
+void ExpertCache::end_read(int32_t which, const ReadResult& result, const char* damage) noexcept {
+  Slot& slot = slots_[static_cast<size_t>(which)];
+  const bool failed = result.error_number != 0 || damage != nullptr;
+  if (slot.state == SlotState::kAhead) {
+    end_background(which, failed);
+  } else if (slot.state == SlotState::kOrphaned) {
     slot_of_[index(slot.key)] = -1;
-    empty_slot(static_cast<int32_t>(request.tag));
+    empty_slot(which);
   } else if (failed) {
     slot_of_[index(slot.key)] = -1;
     slot.error_number = result.error_number;
@@ -202,14 +343,39 @@ void ExpertCache::read_done(const ReadRequest& request, const ReadResult& result
   } else {
     set_state(slot, SlotState::kLeased);
   }
-  // One read ended, so one more may begin. After the lock is let go the cache may die as soon as
-  // nothing is in flight.
-  ReadEngine& engine = engine_;
-  ReadRequest next;
-  const bool has_next = take_reserved(&next);
-  changed_.notify_all();
-  lock.unlock();
-  if (has_next) engine.submit(next);
+}
+
+void ExpertCache::end_background(int32_t which, bool failed) noexcept {
+  Slot& slot = slots_[static_cast<size_t>(which)];
+  const size_t at = share(slot.key.layer);
+  --num_ahead_;
+  if (slot.is_preload) --num_preloading_[at];
+  if (!failed && slot.is_preload && may_preload(slot.key)) {
+    slot.is_admitted = true;
+    ++num_admitted_[at];
+    ++counters_.preloaded;
+    set_state(slot, SlotState::kReady);
+  } else if (!failed && !slot.is_preload && slot.key.layer == ahead_layer_) {
+    spares_.push_back(which);
+    set_state(slot, SlotState::kSpare);
+  } else {
+    slot_of_[index(slot.key)] = -1;
+    empty_slot(which);
+  }
+}
+
+// Empties all spares but those of the layer that are among `keep` (ascending).
+void ExpertCache::drop_spares(int32_t layer, std::span<const int32_t> keep) noexcept {
+  const auto is_dropped = [&](int32_t which) {
+    const ExpertKey key = slots_[static_cast<size_t>(which)].key;
+    if (key.layer == layer && std::binary_search(keep.begin(), keep.end(), key.expert)) {
+      return false;
+    }
+    slot_of_[index(key)] = -1;
+    empty_slot(which);
+    return true;
+  };
+  spares_.erase(std::remove_if(spares_.begin(), spares_.end(), is_dropped), spares_.end());
 }
 
 bool ExpertCache::mark_delivered(std::span<LeasedExpert> experts) {
@@ -250,7 +416,7 @@ void ExpertCache::throw_failure(const Slot& slot) const {
 }
 
 void ExpertCache::release(int32_t, std::vector<LeasedExpert>&& experts) noexcept {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   // First all returns, then admissions: what this lease held must count as evictable, or protected,
   // but not as leased.
   for (const LeasedExpert& leased : experts) unlease(leased.slot);
@@ -259,8 +425,9 @@ void ExpertCache::release(int32_t, std::vector<LeasedExpert>&& experts) noexcept
     if (slot.state == SlotState::kLeased && slot.num_leases == 0) admit(leased.slot);
   }
   experts.clear();
-  spare_.push_back(std::move(experts));
+  emptied_.push_back(std::move(experts));
   --active_leases_;
+  submit_all(lock);  // slots are free that a background read may have waited for
   changed_.notify_all();
 }
 
@@ -287,40 +454,49 @@ void ExpertCache::unlease(int32_t which) noexcept {
   }
 }
 
-// A new expert always gets in, unless everything that could go is leased or of the same step.
+// The expert of the smallest score goes, the new one among them: one of the current token gets in
+// unless all others are leased, of the same token, or still to be used.
 void ExpertCache::admit(int32_t which) noexcept {
   Slot& slot = slots_[static_cast<size_t>(which)];
   int64_t& admitted = num_admitted_[share(slot.key.layer)];
   if (admitted >= layout_.layer_capacity[share(slot.key.layer)]) {
-    const int32_t victim = find_victim(slot.key.layer);
-    const int32_t loser = victim >= 0 ? victim : which;
-    Slot& given_up = slots_[static_cast<size_t>(loser)];
+    const int32_t victim = find_victim(which);
+    Slot& given_up = slots_[static_cast<size_t>(victim)];
     ++counters_.evictions;
     slot_of_[index(given_up.key)] = -1;
     if (given_up.is_admitted) --admitted;
-    empty_slot(loser);
-    if (victim < 0) return;
+    empty_slot(victim);
+    if (victim == which) return;
   }
   slot.is_admitted = true;
   ++admitted;
   set_state(slot, SlotState::kReady);
 }
 
-int32_t ExpertCache::find_victim(int32_t layer) const noexcept {
-  const std::vector<int32_t>& step = step_[static_cast<size_t>(layer)];
-  int32_t victim = -1;
-  double smallest = 0;
+bool ExpertCache::is_of_step(ExpertKey key) const noexcept {
+  const std::vector<int32_t>& step = step_[static_cast<size_t>(key.layer)];
+  return std::binary_search(step.begin(), step.end(), key.expert);
+}
+
+bool ExpertCache::may_go(const Slot& slot) const noexcept {
+  const bool is_expected =
+      slot.key.layer == expected_layer_ && expected_[static_cast<size_t>(slot.key.expert)];
+  return slot.state == SlotState::kReady && !is_expected;
+}
+
+// The newcomer itself if it is worth least, or if nothing else may go.
+int32_t ExpertCache::find_victim(int32_t newcomer) const noexcept {
+  const ExpertKey key = slots_[static_cast<size_t>(newcomer)].key;
+  const int32_t layer = key.layer;
+  const bool is_candidate = !is_of_step(key);
+  int32_t victim = newcomer;
+  double smallest = is_candidate ? policy_->score(key) : std::numeric_limits<double>::infinity();
   const auto consider = [&](int32_t which) {
     const Slot& slot = slots_[static_cast<size_t>(which)];
-    if (slot.state != SlotState::kReady) return;
-    if (slot.key.layer == layer && std::binary_search(step.begin(), step.end(), slot.key.expert)) {
-      return;
-    }
+    if (!may_go(slot) || (slot.key.layer == layer && is_of_step(slot.key))) return;
     const double score = policy_->score(slot.key);
-    if (victim >= 0) {
-      const size_t held = index(slots_[static_cast<size_t>(victim)].key);
-      if (score > smallest || (score == smallest && index(slot.key) > held)) return;
-    }
+    const size_t held = index(slots_[static_cast<size_t>(victim)].key);
+    if (score > smallest || (score == smallest && index(slot.key) > held)) return;
     victim = which;
     smallest = score;
   };
@@ -363,7 +539,11 @@ int64_t ExpertCache::active_leases() const noexcept {
 ExpertCounters ExpertCache::counters() const {
   const std::lock_guard lock(mutex_);
   ExpertCounters result = counters_;
-  if (num_in_flight_ > 0) result.read_busy_seconds += now_seconds() - busy_since_;
+  if (num_in_flight_ > 0) {
+    const double seconds = now_seconds() - flight_since_;
+    result.read_busy_seconds += seconds;
+    result.read_flight_seconds += seconds * static_cast<double>(num_in_flight_);
+  }
   return result;
 }
 
@@ -398,18 +578,24 @@ void ExpertCache::check_invariants() const {
   int64_t num_empty = 0;
   int64_t num_reading = 0;
   int64_t num_reserved = 0;
+  int64_t num_ahead = 0;
+  int64_t num_spare = 0;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     num_empty += slot.state == SlotState::kEmpty;
     num_reserved += slot.state == SlotState::kReserved;
-    num_reading += slot.state == SlotState::kLoading || slot.state == SlotState::kOrphaned;
+    num_ahead += slot.state == SlotState::kAhead;
+    num_spare += slot.state == SlotState::kSpare;
+    num_reading += slot.state == SlotState::kLoading || slot.state == SlotState::kOrphaned ||
+                   slot.state == SlotState::kAhead;
     if (slot.state == SlotState::kEmpty) {
       require(slot.num_leases == 0 && !slot.is_admitted, "an empty slot is leased or admitted");
       continue;
     }
     const bool is_mapped = slot_of_[index(slot.key)] == static_cast<int32_t>(i);
     require(is_mapped == (slot.state != SlotState::kFailed), "a slot and its key disagree");
-    const bool is_idle = slot.state == SlotState::kReady || slot.state == SlotState::kOrphaned;
+    const bool is_idle = slot.state == SlotState::kReady || slot.state == SlotState::kOrphaned ||
+                         slot.state == SlotState::kAhead || slot.state == SlotState::kSpare;
     require(is_idle == (slot.num_leases == 0), "leases of a slot and its state disagree");
     require(slot.state != SlotState::kReady || slot.is_admitted, "a ready slot is not admitted");
     if (slot.is_admitted) ++admitted[share(slot.key.layer)];
@@ -417,6 +603,8 @@ void ExpertCache::check_invariants() const {
   require(num_empty == static_cast<int64_t>(free_.size()), "the free list is wrong");
   require(num_reserved == static_cast<int64_t>(reserved_.size()), "the list of reads is wrong");
   require(num_reading == num_in_flight_, "reads in flight are miscounted");
+  require(num_ahead == num_ahead_, "background reads are miscounted");
+  require(num_spare == static_cast<int64_t>(spares_.size()), "the list of spares is wrong");
   require(num_in_flight_ <= layout_.queue_depth, "more reads in flight than the queue depth");
   require(admitted == num_admitted_, "admitted experts are miscounted");
   for (size_t i = 0; i < admitted.size(); ++i) {

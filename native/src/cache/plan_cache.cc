@@ -10,7 +10,26 @@ constexpr int64_t kMinSlots = 2;  // one expert computes while one is read
 constexpr int64_t kMinLease =
     8;  // where there is room: prefill reads half a lease while the other half multiplies
 
+int64_t wanted_lease_of(const CacheRequest& r) noexcept {
+  return std::min(r.num_experts, std::max(kMinLease, 2 * r.num_experts_per_tok));
+}
+
 }  // namespace
+
+CacheLayout split_by_layer(const CacheRequest& r, int64_t kept) {
+  CacheLayout layout{};
+  layout.slot_bytes = r.blob_bytes;
+  layout.queue_depth = r.queue_depth;
+  layout.is_split_by_layer = true;
+  layout.max_lease = wanted_lease_of(r);
+  layout.num_transient = layout.max_lease + r.queue_depth;
+  layout.num_slots = kept + layout.num_transient;
+  for (int64_t layer = 0; layer < r.num_layers; ++layer) {
+    const int64_t share = kept / r.num_layers + (layer < kept % r.num_layers ? 1 : 0);
+    layout.layer_capacity.push_back(std::min(share, r.num_experts));
+  }
+  return layout;
+}
 
 CacheLayout plan_cache(const CacheRequest& r) {
   CacheLayout layout{};
@@ -26,9 +45,7 @@ CacheLayout plan_cache(const CacheRequest& r) {
                           "; raise --ram or --cache",
                       needed, r.capacity_bytes);
   }
-  const int64_t wanted_lease =
-      std::min(r.num_experts, std::max(kMinLease, 2 * r.num_experts_per_tok));
-  const int64_t wanted_transient = wanted_lease + r.queue_depth;
+  const int64_t wanted_transient = wanted_lease_of(r) + r.queue_depth;
   layout.is_split_by_layer = true;
   if (layout.num_slots == all) {
     layout.max_lease = r.num_experts;
@@ -36,15 +53,7 @@ CacheLayout plan_cache(const CacheRequest& r) {
     return layout;
   }
   const int64_t kept = layout.num_slots - wanted_transient;
-  if (kept >= r.num_layers * r.num_experts_per_tok) {
-    layout.num_transient = wanted_transient;
-    layout.max_lease = wanted_lease;
-    for (int64_t layer = 0; layer < r.num_layers; ++layer) {
-      const int64_t share = kept / r.num_layers + (layer < kept % r.num_layers ? 1 : 0);
-      layout.layer_capacity.push_back(std::min(share, r.num_experts));
-    }
-    return layout;
-  }
+  if (kept >= r.num_layers * r.num_experts_per_tok) return split_by_layer(r, kept);
   // Too small to keep a token's experts of every layer. Half of the slots stay transient, so that
   // reads overlap.
   layout.is_split_by_layer = false;

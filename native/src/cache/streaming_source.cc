@@ -25,6 +25,7 @@ void StreamingSource::observe(int32_t layer, std::span<const int32_t> topk_ids, 
   for (size_t start = 0; start < topk_ids.size(); start += row) {
     cache_->observe(layer, topk_ids.subspan(start, row));
   }
+  cache_->expect(layer, topk_ids);
 }
 
 bool StreamingSource::is_direct() const {

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sparseflow.cli import bench, evaluate, inspect, models, prepare, run, verify
+from sparseflow.cli import bench, evaluate, inspect, models, prepare, replay, run, verify
 from sparseflow.errors import SparseFlowError, StorageError
 
 USAGE_EXIT_CODE = 2
@@ -32,6 +32,7 @@ app.command("inspect")(inspect.inspect)
 app.command("prepare")(prepare.prepare)
 app.command("verify")(verify.verify)
 app.command("bench")(bench.bench)
+app.command("replay")(replay.replay)
 app.command("list")(models.list_models)
 app.command("remove")(models.remove)
 app.add_typer(evaluate.app, name="eval")

@@ -15,6 +15,7 @@ from sparseflow.engine.stats import PhaseClock
 from sparseflow.engine.stopping import StopStrings
 from sparseflow.engine.token import FinishReason, Token
 from sparseflow.layers.weights import Progress
+from sparseflow.models.base import LayerProgress
 from sparseflow.tokenizer.detokenizer import Detokenizer
 
 
@@ -78,24 +79,31 @@ def _prefill(request: Request, observer: Observer) -> NDArray[np.float32]:
     sequence = request.sequence
     total = len(sequence.ids)
     while total - sequence.position > request.prefill_chunk:
-        sequence.forward(request.prefill_chunk, "none")
+        on_layer = _prefill_progress(observer.progress, sequence, request.prefill_chunk)
+        sequence.forward(request.prefill_chunk, "none", on_layer)
         observer.count_tokens(request.prefill_chunk, 0)
         observer.check_leases()
-        _report(observer.progress, sequence.position, total)
     num_last = total - sequence.position
-    logits = _forward_last(sequence, num_last)
+    on_layer = _prefill_progress(observer.progress, sequence, num_last)
+    logits = _forward_last(sequence, num_last, on_layer)
     observer.count_tokens(num_last, 0)
-    _report(observer.progress, total, total)
     return logits
 
 
-def _report(progress: Progress | None, done: int, total: int) -> None:
-    if progress is not None:
-        progress("prefill", done, total)
+def _prefill_progress(
+    progress: Progress | None, sequence: Sequence, num_tokens: int
+) -> LayerProgress | None:
+    """Reports the next num_tokens of the prompt layer by layer, as a share of its tokens."""
+    if progress is None:
+        return None
+    before, total = sequence.position, len(sequence.ids)
+    return lambda done, layers: progress("prefill", before + num_tokens * done // layers, total)
 
 
-def _forward_last(sequence: Sequence, num_tokens: int) -> NDArray[np.float32]:
-    logits = sequence.forward(num_tokens, "last")
+def _forward_last(
+    sequence: Sequence, num_tokens: int, on_layer: LayerProgress | None = None
+) -> NDArray[np.float32]:
+    logits = sequence.forward(num_tokens, "last", on_layer)
     assert logits is not None
     row: NDArray[np.float32] = logits[0]
     return row

@@ -7,7 +7,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.models.base import LogitsWanted, Model
+from sparseflow.models.base import LayerProgress, LogitsWanted, Model
 from sparseflow.state.sequence_state import SequenceSnapshot
 
 
@@ -37,11 +37,12 @@ class Sequence:
         self._ids[self._num_ids : self._num_ids + len(ids)] = ids
         self._num_ids += len(ids)
 
-    def forward(self, num_tokens: int, logits: LogitsWanted) -> NDArray[np.float32] | None:
+    def forward(
+        self, num_tokens: int, logits: LogitsWanted, on_layer: LayerProgress | None = None
+    ) -> NDArray[np.float32] | None:
         """Shows the model the next num_tokens ids, in one call."""
-        return self._model.forward(
-            self.ids[self.position : self.position + num_tokens], self.state, logits
-        )
+        ids = self.ids[self.position : self.position + num_tokens]
+        return self._model.forward(ids, self.state, logits, on_layer)
 
     def snapshot(self) -> tuple[NDArray[np.int32], SequenceSnapshot]:
         """The ids that the model has seen and its state after them; both copied."""

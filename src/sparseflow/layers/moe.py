@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparseflow.layers.linear import Linear
+from sparseflow.layers.tiles import tiles
 from sparseflow.layers.weights import WeightLoader
 from sparseflow.native import _ext
 
@@ -47,10 +48,11 @@ class MoeLayer:
         read.
         """
         k = self._shape.num_experts_per_tok
-        logits = self._gate.forward(x)[0]
         topk_ids = np.empty((x.shape[0], k), dtype=np.int32)
         topk_weights = np.empty((x.shape[0], k), dtype=np.float32)
-        self._runtime.route(logits, k, topk_ids, topk_weights)
+        for tile in tiles(len(x)):
+            logits = self._gate.forward(x[tile])[0]
+            self._runtime.route(logits, k, topk_ids[tile], topk_weights[tile])
         out = np.empty_like(x)
         store.compute(self._layer, x, topk_ids, topk_weights, self._shared, out)
         return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from sparseflow.experts.store import ExpertStore
 
 LogitsWanted = Literal["last", "all", "none"]
+LayerProgress = Callable[[int, int], None]
+"""(layers done, layers): called after each layer of a forward pass."""
 IdArray = NDArray[np.int32]
 
 
@@ -61,10 +64,16 @@ class Model(ABC):
 
     @abstractmethod
     def forward(
-        self, ids: IdArray, state: SequenceState, logits: LogitsWanted = "last"
+        self,
+        ids: IdArray,
+        state: SequenceState,
+        logits: LogitsWanted = "last",
+        on_layer: LayerProgress | None = None,
     ) -> NDArray[np.float32] | None:
         """Runs `ids` as the next tokens of `state`, all at once. REQUIRES: 0 <= id < vocab_size.
 
+        A layer's experts are read once for all of them; everything else goes through a layer in
+        tiles (layers/tiles.py), so that little more than the residual grows with their number.
         Returns logits [1, vocab_size] of the last token, [len(ids), vocab_size] of all, or None.
         How a text is cut into calls does not change a bit of them. After an exception the state
         must be reset or restored. Raises ConfigError if the ids do not fit into the state,

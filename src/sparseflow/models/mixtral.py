@@ -14,8 +14,9 @@ from sparseflow.layers.attention import Attention, AttentionShape
 from sparseflow.layers.linear import Linear
 from sparseflow.layers.moe import MoeLayer, MoeShape
 from sparseflow.layers.norm import RMSNorm
+from sparseflow.layers.tiles import tiles
 from sparseflow.layers.weights import WeightLoader
-from sparseflow.models.base import IdArray, LogitsWanted, Model, ModelParts
+from sparseflow.models.base import IdArray, LayerProgress, LogitsWanted, Model, ModelParts
 from sparseflow.models.mixtral_config import MixtralConfig
 from sparseflow.state.kv_cache import KVCache
 from sparseflow.state.sequence_state import SequenceState
@@ -43,13 +44,20 @@ class Mixtral(Model):
         return SequenceState([layer.new_state(capacity) for layer in self._layers], capacity)
 
     def forward(
-        self, ids: IdArray, state: SequenceState, logits: LogitsWanted = "last"
+        self,
+        ids: IdArray,
+        state: SequenceState,
+        logits: LogitsWanted = "last",
+        on_layer: LayerProgress | None = None,
     ) -> NDArray[np.float32] | None:
         with state.step(len(ids)) as position:
             x = self._embed(ids)
-            for layer, layer_state in zip(self._layers, state.layers, strict=True):
+            for index, layer in enumerate(self._layers):
+                layer_state = state.layers[index]
                 assert isinstance(layer_state, KVCache)
                 layer.forward(x, layer_state, position)
+                if on_layer is not None:
+                    on_layer(index + 1, len(self._layers))
             # The state has moved on only once its context ends.
             return self._head(x, logits)
 
@@ -96,7 +104,10 @@ class _DecoderLayer:
     def forward(self, x: NDArray[np.float32], state: KVCache, position: int) -> None:
         """Updates x [n_tokens, hidden_size] in place."""
         add = self._parts.runtime.add
-        add(x, self._attention.forward(self._input_norm.forward(x), state, position))
+        for tile in tiles(len(x)):
+            rows = x[tile]
+            normed = self._input_norm.forward(rows)
+            add(rows, self._attention.forward(normed, state, position + tile.start))
         add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparseflow.errors import UnsupportedError
+from sparseflow.layers.workspace import LayerSizes, workspace_bytes
 from sparseflow.models import fields
 
 
@@ -59,11 +60,17 @@ class MixtralConfig:
         return self.num_hidden_layers * 2 * keys
 
     def workspace_bytes(self, chunk: int) -> int:
-        """Activations of a prefill chunk, the logits of a step, and the kernels' scratch."""
+        """See layers/workspace.py."""
         mixer = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
-        experts = self.num_experts_per_tok * (self.hidden_size + 3 * self.moe_intermediate_size)
-        rows = 6 * self.hidden_size + mixer + experts + self.num_experts
-        return 4 * (chunk * rows + 2 * self.vocab_size)
+        sizes = LayerSizes(
+            hidden_size=self.hidden_size,
+            mixer_size=mixer,
+            expert_size=self.moe_intermediate_size,
+            num_experts=self.num_experts,
+            num_experts_per_tok=self.num_experts_per_tok,
+            vocab_size=self.vocab_size,
+        )
+        return workspace_bytes(sizes, chunk)
 
 
 _SIZES = (

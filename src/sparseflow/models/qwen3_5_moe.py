@@ -16,8 +16,9 @@ from sparseflow.layers.gated_delta import DeltaShape, GatedDelta
 from sparseflow.layers.linear import Linear
 from sparseflow.layers.moe import MoeLayer, MoeShape
 from sparseflow.layers.norm import RMSNorm
+from sparseflow.layers.tiles import tiles
 from sparseflow.layers.weights import WeightLoader
-from sparseflow.models.base import IdArray, LogitsWanted, Model, ModelParts
+from sparseflow.models.base import IdArray, LayerProgress, LogitsWanted, Model, ModelParts
 from sparseflow.models.qwen3_5_moe_config import Qwen3_5MoeConfig
 from sparseflow.state.delta_state import DeltaState
 from sparseflow.state.kv_cache import KVCache
@@ -46,12 +47,18 @@ class Qwen3_5Moe(Model):  # noqa: N801 - the family's name
         return SequenceState([layer.new_state(capacity) for layer in self._layers], capacity)
 
     def forward(
-        self, ids: IdArray, state: SequenceState, logits: LogitsWanted = "last"
+        self,
+        ids: IdArray,
+        state: SequenceState,
+        logits: LogitsWanted = "last",
+        on_layer: LayerProgress | None = None,
     ) -> NDArray[np.float32] | None:
         with state.step(len(ids)) as position:
             x = self._embed(ids)
-            for layer, layer_state in zip(self._layers, state.layers, strict=True):
-                layer.forward(x, layer_state, position)
+            for index, layer in enumerate(self._layers):
+                layer.forward(x, state.layers[index], position)
+                if on_layer is not None:
+                    on_layer(index + 1, len(self._layers))
             # The state has moved on only once its context ends.
             return self._head(x, logits)
 
@@ -100,7 +107,9 @@ class _DecoderLayer:
     def forward(self, x: NDArray[np.float32], state: KVCache | DeltaState, position: int) -> None:
         """Updates x [n_tokens, hidden_size] in place."""
         add = self._parts.runtime.add
-        add(x, self._mix(self._input_norm.forward(x), state, position))
+        for tile in tiles(len(x)):
+            rows = x[tile]
+            add(rows, self._mix(self._input_norm.forward(rows), state, position + tile.start))
         add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store))
 
     def _mix(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparseflow.errors import ContainerError, UnsupportedError
+from sparseflow.layers.workspace import LayerSizes, workspace_bytes
 from sparseflow.models import fields
 
 _LAYER_TYPES = ("linear_attention", "full_attention")
@@ -66,14 +67,20 @@ class Qwen3_5MoeConfig:  # noqa: N801 - the family's name
         return (self.num_hidden_layers - delta) * 2 * keys + delta * (matrices + tails)
 
     def workspace_bytes(self, chunk: int) -> int:
-        """Activations of a prefill chunk, the logits of a step, and the kernels' scratch."""
+        """See layers/workspace.py."""
         query, key = self.num_attention_heads, self.num_key_value_heads
         attention = (3 * query + 2 * key) * self.head_dim
         values = self.linear_num_value_heads * self.linear_value_head_dim
         mixer = max(attention, 2 * self._conv_dim + 3 * values)
-        experts = self.num_experts_per_tok * (self.hidden_size + 3 * self.moe_intermediate_size)
-        rows = 6 * self.hidden_size + mixer + experts + self.num_experts
-        return 4 * (chunk * rows + 2 * self.vocab_size)
+        sizes = LayerSizes(
+            hidden_size=self.hidden_size,
+            mixer_size=mixer,
+            expert_size=max(self.moe_intermediate_size, self.shared_expert_intermediate_size),
+            num_experts=self.num_experts,
+            num_experts_per_tok=self.num_experts_per_tok,
+            vocab_size=self.vocab_size,
+        )
+        return workspace_bytes(sizes, chunk)
 
     @property
     def _conv_dim(self) -> int:

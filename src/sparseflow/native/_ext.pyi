@@ -325,6 +325,14 @@ class ExpertCounters:
     def read_wait_seconds(self) -> float: ...
     @property
     def read_busy_seconds(self) -> float: ...
+    @property
+    def read_flight_seconds(self) -> float: ...
+    @property
+    def preloaded(self) -> int: ...
+    @property
+    def ahead_reads(self) -> int: ...
+    @property
+    def ahead_hits(self) -> int: ...
 
 class ExpertSource:
     """Where moe_forward gets experts from."""
@@ -384,6 +392,8 @@ class StreamingSource(ExpertSource):
     def export_heat(self) -> NDArray[np.float32]:
         """Routing history, [num_layers, num_experts, 2]."""
     def import_heat(self, heat: NDArray[np.float32]) -> None: ...
+    def preload(self) -> None:
+        """Begins to read the experts of the best scores in the background. Returns at once."""
     def check_invariants(self) -> None:
         """RuntimeError naming a broken invariant. For tests."""
 
@@ -403,6 +413,28 @@ class ResidentSource(ExpertSource):
     def resident_bytes(self) -> int: ...
     @property
     def is_direct(self) -> bool: ...
+
+class CacheSimulator:
+    """The product's expert cache without experts: routes in, misses out."""
+
+    def __init__(
+        self,
+        policy: str,
+        num_layers: int,
+        num_experts: int,
+        num_experts_per_tok: int,
+        num_slots: int,
+    ) -> None:
+        """num_slots: experts that are kept; slots for reads under way come on top."""
+    def forward(self, experts: NDArray[np.int32]) -> int:
+        """One pass over experts [num_tokens, num_layers, k], the most recent of a row last; returns the misses."""
+    def export_heat(self) -> NDArray[np.float32]:
+        """Routing history, [num_layers, num_experts, 2]."""
+    def import_heat(self, heat: NDArray[np.float32]) -> None: ...
+    def preload(self) -> None:
+        """Fills the cache by falling heat."""
+    @property
+    def cached_experts(self) -> int: ...
 
 class SharedExpert:
     """The expert that every token uses, scaled by sigmoid(gate_logit . x)."""

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparseflow.checkpoint.model_config import read_text_config
-from sparseflow.config import DEFAULT_PREFILL_CHUNK, EngineConfig
+from sparseflow.config import EngineConfig, StoreKind
 from sparseflow.container.dense_layout import EMBEDDING_NAME
 from sparseflow.container.format import SfiLayout
 from sparseflow.container.manifest import Manifest, read_manifest
 from sparseflow.container.matrix_formats import code_bytes, scale_bytes
 from sparseflow.errors import BudgetError, ContainerError
 from sparseflow.host.memory import available_memory_bytes
+from sparseflow.layers.tiles import TILE_TOKENS
+from sparseflow.models.base import MemoryNeeds
 from sparseflow.models.registry import memory_needs
 from sparseflow.units import format_bytes
 
@@ -27,6 +29,10 @@ INTERPRETER_BYTES = 48 << 20
 TOKENIZER_FACTOR = 20
 """Memory of a loaded tokenizer over the bytes of its tokenizer.json."""
 MARGIN_BYTES = 1 << 30
+WHOLE_PROMPT_TOKENS = 4096
+"""A default prefill chunk is at least as long, unless that would take half of the arena."""
+CHUNK_SHARE = 16
+"""Beyond that it may take this fraction of the arena."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,34 +88,70 @@ def settle(container: Path, config: EngineConfig) -> tuple[EngineConfig, Budget]
     """
     manifest, text_config = read_manifest(container), read_text_config(container, ContainerError)
     ram_bytes = config.ram_bytes or default_ram_bytes(available_memory_bytes())
-    fixed = fixed_budget(container, manifest, text_config, config, ram_bytes)
     blob_bytes, num_experts = _experts(manifest)
     every, smallest = blob_bytes * num_experts, blob_bytes * _smallest_slots(text_config)
-    store = config.store
-    if store == "auto":
-        wanted = every if config.cache_bytes is None else min(config.cache_bytes, every)
-        store = (
-            "resident"
-            if wanted == every and fixed.fixed_bytes + every <= ram_bytes
-            else "streaming"
-        )
-    if store == "resident":
-        budget = replace(fixed, arena_bytes=every)
-        if budget.total_bytes > ram_bytes:
-            _refuse(budget, "choose --store streaming, or")
-        return replace(config, store=store, ram_bytes=ram_bytes, cache_bytes=None), budget
-    arena = config.cache_bytes or ram_bytes - fixed.fixed_bytes
-    budget = replace(fixed, arena_bytes=min(max(arena, smallest), every))
+
+    def fixed(chunk: int | None) -> Budget:
+        chosen = replace(config, prefill_chunk=chunk)
+        return fixed_budget(container, manifest, text_config, chosen, ram_bytes)
+
+    least = fixed(config.prefill_chunk or TILE_TOKENS)
+    store = _choose_store(config, least, every)
+    fewest = every if store == "resident" else min(max(config.cache_bytes or 0, smallest), every)
+    chunk = config.prefill_chunk
+    if chunk is None:
+        free_bytes = ram_bytes - least.fixed_bytes - fewest
+        is_arena_fixed = store == "resident" or config.cache_bytes is not None
+        needs = memory_needs(manifest.model_type, text_config)
+        tokens = _default_chunk(needs, free_bytes, is_arena_fixed=is_arena_fixed)
+        chunk = min(tokens, config.ctx, int(text_config["max_position_embeddings"]))
+    budget = fixed(chunk)
+    arena = fewest
+    if store == "streaming" and config.cache_bytes is None:
+        arena = min(max(ram_bytes - budget.fixed_bytes, smallest), every)
+    budget = replace(budget, arena_bytes=arena)
     if budget.total_bytes > ram_bytes:
-        _refuse(budget, "lower --ctx or --cache, or")
-    if config.cache_bytes is not None and config.cache_bytes < smallest:
+        is_resident = store == "resident"
+        _refuse(
+            budget, f"{'choose --store streaming' if is_resident else 'lower --ctx or --cache'}, or"
+        )
+    if store == "streaming":
+        _check_cache(config.cache_bytes, smallest)
+    cache_bytes = None if store == "resident" else arena
+    settled = replace(
+        config, store=store, ram_bytes=ram_bytes, cache_bytes=cache_bytes, prefill_chunk=chunk
+    )
+    return settled, budget
+
+
+def _choose_store(config: EngineConfig, least: Budget, every: int) -> StoreKind:
+    """Resident only if nothing less was asked for and all experts fit beside the least that an engine needs."""
+    if config.store != "auto":
+        return config.store
+    wants_all = config.cache_bytes is None or config.cache_bytes >= every
+    return "resident" if wants_all and least.fixed_bytes + every <= least.ram_bytes else "streaming"
+
+
+def _default_chunk(needs: MemoryNeeds, free_bytes: int, *, is_arena_fixed: bool) -> int:
+    """Tokens of the longest prefill chunk that `free_bytes` beyond a tile allow; an arena that takes the rest of the
+    memory is left at least half of them, and all but a sixteenth once a whole prompt of usual length fits.
+    """
+    tile = needs.workspace_bytes(TILE_TOKENS)
+    token_bytes = needs.workspace_bytes(TILE_TOKENS + 1) - tile
+    if not is_arena_fixed:
+        whole = needs.workspace_bytes(WHOLE_PROMPT_TOKENS) - tile
+        free_bytes = max(free_bytes // CHUNK_SHARE, min(whole, free_bytes // 2))
+    return TILE_TOKENS + max(free_bytes, 0) // token_bytes
+
+
+def _check_cache(cache_bytes: int | None, smallest: int) -> None:
+    if cache_bytes is not None and cache_bytes < smallest:
         raise BudgetError(
-            f"--cache {format_bytes(config.cache_bytes)} holds less than one token's experts of a layer; "
+            f"--cache {format_bytes(cache_bytes)} holds less than one token's experts of a layer; "
             f"give at least {smallest} bytes",
             needed_bytes=smallest,
-            available_bytes=config.cache_bytes,
+            available_bytes=cache_bytes,
         )
-    return replace(config, store=store, ram_bytes=ram_bytes, cache_bytes=budget.arena_bytes), budget
 
 
 def default_ram_bytes(available_bytes: int) -> int:
@@ -148,9 +190,7 @@ def fixed_budget(
     return Budget(
         dense_bytes=dense_bytes(manifest),
         state_bytes=needs.state_bytes(ctx, 4 if manifest.recipe == "bf16" else 2),
-        workspace_bytes=needs.workspace_bytes(
-            min(config.prefill_chunk or DEFAULT_PREFILL_CHUNK, ctx)
-        ),
+        workspace_bytes=needs.workspace_bytes(min(config.prefill_chunk or ctx, ctx)),
         interpreter_bytes=INTERPRETER_BYTES + TOKENIZER_FACTOR * tokenizer.stat().st_size,
         arena_bytes=0,
         ram_bytes=ram_bytes,

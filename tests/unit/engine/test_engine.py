@@ -184,11 +184,9 @@ def test_progress_ends_complete(tiny_moe: Path) -> None:
     config = EngineConfig(ctx=CTX, threads=1, prefill_chunk=8)
     with Engine.open(tiny_moe, config, progress=lambda *call: calls.append(call)) as engine:
         next(engine.generate([5] * 20, GREEDY))
-    assert [call for call in calls if call[0] == "prefill"] == [
-        ("prefill", 8, 20),
-        ("prefill", 16, 20),
-        ("prefill", 20, 20),
-    ]
+    prefill = [done for what, done, _ in calls if what == "prefill"]
+    assert prefill == sorted(prefill)
+    assert prefill[3::4] == [8, 16, 20]  # the last of each chunk's 4 layers
     for what in {call[0] for call in calls} - {"load"}:
         last = [call for call in calls if call[0] == what][-1]
         assert last[1] == last[2]

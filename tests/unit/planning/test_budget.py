@@ -10,6 +10,7 @@ import pytest
 
 from sparseflow.config import EngineConfig
 from sparseflow.errors import BudgetError, ContainerError
+from sparseflow.layers.tiles import TILE_TOKENS
 from sparseflow.planning import budget as planning
 from sparseflow.planning.budget import arena_sizes, default_ram_bytes, settle
 
@@ -33,18 +34,18 @@ def test_auto_is_resident_if_everything_fits(tiny_moe: Path) -> None:
 
 
 def test_auto_streams_with_what_is_left(tiny_moe: Path) -> None:
-    _, whole = _settle(tiny_moe, ram_bytes=1 << 40)
+    _, whole = _settle(tiny_moe, ram_bytes=1 << 40, prefill_chunk=64)
     ram_bytes = whole.total_bytes - 1
-    config, budget = _settle(tiny_moe, ram_bytes=ram_bytes)
+    config, budget = _settle(tiny_moe, ram_bytes=ram_bytes, prefill_chunk=64)
     assert config.store == "streaming"
     assert config.cache_bytes == ram_bytes - whole.fixed_bytes
     assert budget.total_bytes == ram_bytes
 
 
 def test_one_byte_below_the_floor_is_refused_with_the_sum(tiny_moe: Path) -> None:
-    _, whole = _settle(tiny_moe, ram_bytes=1 << 40)
+    _, tile = _settle(tiny_moe, ram_bytes=1 << 40, prefill_chunk=TILE_TOKENS)
     smallest = arena_sizes(tiny_moe)[0][0]
-    floor = whole.fixed_bytes + smallest
+    floor = tile.fixed_bytes + smallest
     config, _ = _settle(tiny_moe, ram_bytes=floor)
     assert config.cache_bytes == smallest
     with pytest.raises(
@@ -56,9 +57,46 @@ def test_one_byte_below_the_floor_is_refused_with_the_sum(tiny_moe: Path) -> Non
 
 
 def test_resident_by_name_is_refused_where_it_does_not_fit(tiny_moe: Path) -> None:
-    _, whole = _settle(tiny_moe, ram_bytes=1 << 40)
+    _, tile = _settle(tiny_moe, ram_bytes=1 << 40, prefill_chunk=TILE_TOKENS)
     with pytest.raises(BudgetError, match="--store streaming"):
-        _settle(tiny_moe, ram_bytes=whole.total_bytes - 1, store="resident")
+        _settle(tiny_moe, ram_bytes=tile.total_bytes - 1, store="resident")
+
+
+def test_a_prefill_chunk_is_the_whole_context_where_memory_allows(tiny_moe: Path) -> None:
+    for store in ("resident", "streaming"):
+        config, _ = _settle(tiny_moe, ram_bytes=1 << 40, ctx=500, store=store)
+        assert config.prefill_chunk == 500
+
+
+def test_a_prefill_chunk_takes_what_is_left_beside_a_fixed_arena(tiny_moe: Path) -> None:
+    _, tile = _settle(tiny_moe, ram_bytes=1 << 40, store="resident", prefill_chunk=TILE_TOKENS)
+    config, budget = _settle(tiny_moe, ram_bytes=tile.total_bytes + 100_000, store="resident")
+    assert config.prefill_chunk is not None
+    assert TILE_TOKENS < config.prefill_chunk < 500
+    assert 0 <= budget.ram_bytes - budget.total_bytes < 10_000
+    config, _ = _settle(tiny_moe, ram_bytes=tile.total_bytes, store="resident")
+    assert config.prefill_chunk == TILE_TOKENS
+
+
+def test_a_default_chunk_leaves_a_streaming_arena_half_of_what_it_could_have(
+    tiny_moe: Path,
+) -> None:
+    smallest = arena_sizes(tiny_moe)[0][0]
+    _, tile = _settle(tiny_moe, ram_bytes=1 << 40, prefill_chunk=TILE_TOKENS)
+    room = 200_000
+    ram_bytes = tile.fixed_bytes + smallest + room
+    config, budget = _settle(tiny_moe, ram_bytes=ram_bytes)
+    assert config.prefill_chunk is not None
+    assert config.prefill_chunk > TILE_TOKENS
+    assert budget.arena_bytes >= smallest + room // 2
+    assert budget.total_bytes <= ram_bytes
+
+
+def test_a_prefill_chunk_that_does_not_fit_is_refused_with_the_sum(tiny_moe: Path) -> None:
+    _, tile = _settle(tiny_moe, ram_bytes=1 << 40, prefill_chunk=TILE_TOKENS)
+    smallest = arena_sizes(tiny_moe)[0][0]
+    with pytest.raises(BudgetError, match=r"workspace .* at least"):
+        _settle(tiny_moe, ram_bytes=tile.fixed_bytes + smallest, prefill_chunk=500)
 
 
 def test_cache_flag_bounds_the_arena(tiny_moe: Path) -> None:
