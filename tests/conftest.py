@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ GOLDEN_MIXTRAL = GOLDEN.with_name("tiny_mixtral")
 
 # A shell starts background jobs with Ctrl-C ignored, and so would be every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees, or leaves, a model or a heat table in the home of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARSEFLOW_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(scope="session")

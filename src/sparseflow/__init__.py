@@ -26,8 +26,9 @@ __all__ = ["Engine", "SamplingParams", "__version__", "load"]
 def load(model: str, **options: Any) -> Engine:
     """Opens a model by path or name; `demo` is prepared on first use.
 
-    Options are the fields of EngineConfig. Raises ConfigError for an unknown model or option,
-    BudgetError if the model does not fit into memory.
+    Options are the fields of EngineConfig; `heat_dir` lies in the user's cache directory unless it is
+    given. Raises ConfigError for an unknown model or option, BudgetError if the model does not fit
+    into memory.
     """
     import platformdirs
 
@@ -37,12 +38,13 @@ def load(model: str, **options: Any) -> Engine:
     from sparseflow.planning.budget import settle
     from sparseflow.prepare.models import resolve_model
 
+    cache_dir = platformdirs.user_cache_path("sparseflow")
     try:
-        config = EngineConfig(**options)
+        config = EngineConfig(**{"heat_dir": cache_dir / "heat", **options})
     except TypeError as error:
         raise ConfigError(f"load: {' '.join(str(error).split())}") from None
     models_dir = platformdirs.user_data_path("sparseflow") / "models"
-    container = resolve_model(model, models_dir, platformdirs.user_cache_path("sparseflow"))
+    container = resolve_model(model, models_dir, cache_dir)
     config, _ = settle(container, config)
     return Engine.open(container, config)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from sparseflow.errors import ConfigError
@@ -11,7 +12,6 @@ from sparseflow.errors import ConfigError
 StoreKind = Literal["auto", "resident", "streaming"]
 PolicyKind = Literal["scored", "lru"]
 ISA_NAMES = ("auto", "portable", "avx2", "avx2_vnni", "avx512_vnni")
-DEFAULT_PREFILL_CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,14 @@ class EngineConfig:
     """Compute threads; None: physical cores within affinity and quota. Read threads are not counted."""
     isa: str = "auto"
     prefill_chunk: int | None = None
-    """Prompt tokens computed together; None: DEFAULT_PREFILL_CHUNK."""
+    """Prompt tokens that share one pass over the experts; None: the whole prompt, as far as the memory allows."""
     direct_io: bool = True
     """Read experts past the page cache where the filesystem allows it."""
     queue_depth: int = 4
     """Expert reads in flight."""
+    heat_dir: Path | None = None
+    """Where the routing history of streamed containers is kept, for the next run to preload what it will ask for.
+    None: a run starts cold and leaves nothing."""
 
     def __post_init__(self) -> None:
         _require_known("store", self.store, ("auto", "resident", "streaming"))

@@ -21,8 +21,9 @@ def test_load_opens_a_container_and_generates(tiny_moe: Path) -> None:
 
 
 def test_load_streams_if_the_cache_is_small(tiny_moe: Path) -> None:
+    options = {"ctx": 64, "threads": 1, "cache_bytes": 200_000, "heat_dir": None}
     params = sparseflow.SamplingParams(max_new_tokens=3, temperature=0.0, ignore_eos=True)
-    with sparseflow.load(str(tiny_moe), ctx=64, threads=1, cache_bytes=200_000) as engine:
+    with sparseflow.load(str(tiny_moe), **options) as engine:
         list(engine.generate("the king", params))
         assert engine.stats().store == "streaming"
         assert engine.stats().experts.misses > 0

@@ -79,8 +79,8 @@ struct CacheRequest {
   int64_t queue_depth;
 };
 
-// The layout that keeps `kept` experts, split by layer, whatever request.capacity_bytes says. REQUIRES:
-// kept is at least num_experts_per_tok a layer.
+// The layout that keeps `kept` experts, split by layer, whatever request.capacity_bytes says.
+// REQUIRES: kept is at least num_experts_per_tok a layer.
 CacheLayout split_by_layer(const CacheRequest& request, int64_t kept);
 
 // Throws BudgetError with the sum if not even two slots fit.

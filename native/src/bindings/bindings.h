@@ -46,12 +46,12 @@ void expect_shape(const char* name, const nb::ndarray<>& array,
 
 int64_t dim(const nb::ndarray<>& array, size_t axis);
 
-void register_errors();              // errors.cc
-void bind_ops(nb::module_& m);       // ops.cc
-void bind_quantize(nb::module_& m);  // quantize.cc
-void bind_storage(nb::module_& m);   // storage.cc: files, expert stores, moe_forward
+void register_errors();               // errors.cc
+void bind_ops(nb::module_& m);        // ops.cc
+void bind_quantize(nb::module_& m);   // quantize.cc
+void bind_storage(nb::module_& m);    // storage.cc: files, expert stores, moe_forward
 void bind_simulator(nb::module_& m);  // simulator.cc
-void bind_probes(nb::module_& m);    // probes.cc: what this machine gives
-void bind_testing(nb::module_& m);   // testing.cc: what only tests reach
+void bind_probes(nb::module_& m);     // probes.cc: what this machine gives
+void bind_testing(nb::module_& m);    // testing.cc: what only tests reach
 
 }  // namespace sparseflow

@@ -114,6 +114,7 @@ class Answer:
             self._stats = engine.stats()
             self._watch.lap("engine_seconds")
             self._memory = _memory(self._path)
+        self.warnings = engine.stats().warnings
         return is_interrupted
 
     def statistics_line(self) -> str:
@@ -126,6 +127,7 @@ class Answer:
             f"{stats.store} {stats.recipe}, {stats.isa}, {_plural(stats.threads, 'thread')}",
             f"hit rate {experts.hits / lookups:.1%}" if lookups else "hit rate -",
             f"read {format_bytes(experts.bytes_read)}",
+            *([f"preloaded {experts.preloaded}"] if experts.preloaded else []),
             f"leases {stats.active_leases}",
         ]
         return " | ".join(parts)
@@ -151,6 +153,7 @@ class Answer:
             "timings": self._timings(stats["times"]),
             "memory": {**self._memory, "by_use": stats["memory"], "budget": self._budget.to_dict()},
             "leases": stats["active_leases"],
+            "warnings": list(self.warnings),
         }
 
     def _timings(self, engine: Mapping[str, float]) -> dict[str, float]:

@@ -77,6 +77,10 @@ def engine_config(
     direct_io: Annotated[
         bool, typer.Option(help="Read experts past the page cache where the filesystem can.")
     ] = True,
+    heat: Annotated[
+        bool,
+        typer.Option(help="Remember which experts were chosen, and preload them in the next run."),
+    ] = True,
 ) -> EngineConfig:
     """The flags of every command that opens an engine, as the configuration they mean."""
     return EngineConfig(
@@ -89,6 +93,7 @@ def engine_config(
         isa=isa,
         prefill_chunk=prefill_chunk,
         direct_io=direct_io,
+        heat_dir=places().cache_dir / "heat" if heat else None,
     )
 
 

@@ -105,6 +105,8 @@ def run(
         is_interrupted = answer.write(sys.stdout if is_printing else None, is_echoing=not quiet)
     if not quiet:
         say(answer.statistics_line())
+        for warning in answer.warnings:
+            say(f"note: {warning}")
     if json is not None:
         write_json(answer.report(), json)
     return INTERRUPTED_EXIT_CODE if is_interrupted else 0

@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.config import DEFAULT_PREFILL_CHUNK, EngineConfig, SamplingParams
+from sparseflow.config import EngineConfig, SamplingParams
 from sparseflow.engine.generate import Observer, Request, generate
 from sparseflow.engine.loading import Loaded, load
 from sparseflow.engine.sampler import Sampler, check_finite
@@ -27,6 +27,9 @@ from sparseflow.native import _ext
 from sparseflow.tokenizer.chat_template import ChatTemplate
 from sparseflow.tokenizer.detokenizer import create_detokenizer
 from sparseflow.tokenizer.tokenizer import Tokenizer
+
+LOGITS_CHUNK = 256
+"""Tokens whose logits are held at a time: 1 MB a token with a large vocabulary."""
 
 
 class Engine:
@@ -70,7 +73,7 @@ class Engine:
         return cls(load(Path(container), config or EngineConfig(), progress), clock, progress)
 
     def close(self) -> None:
-        """Frees the experts and closes the files. Idempotent."""
+        """Saves the heat, frees the experts and closes the files. Idempotent."""
         self._is_closed = True
         self._loaded.opened.close()
 
@@ -143,7 +146,7 @@ class Engine:
             raise ConfigError(
                 f"{len(ids)} tokens do not fit into the context of {self.config.ctx}; use a longer ctx"
             )
-        return self._teacher_forced(ids, chunk_tokens or self._prefill_chunk)
+        return self._teacher_forced(ids, chunk_tokens or min(self._prefill_chunk, LOGITS_CHUNK))
 
     def stats(self) -> EngineStats:
         """Counters since the engine opened."""
@@ -165,6 +168,7 @@ class Engine:
             model_type=loaded.model_type,
             store=loaded.config.store,
             active_leases=loaded.store.active_leases,
+            warnings=() if loaded.heat is None else tuple(loaded.heat.warnings),
         )
 
     @property
@@ -184,7 +188,7 @@ class Engine:
 
     @property
     def _prefill_chunk(self) -> int:
-        return self.config.prefill_chunk or DEFAULT_PREFILL_CHUNK
+        return self.config.prefill_chunk or self.config.ctx
 
     def _request(
         self, ids: SequenceOf[int], params: SamplingParams, *, is_hashing: bool

@@ -14,6 +14,7 @@ from sparseflow.engine.generation_config import (
     read_stop_ids,
 )
 from sparseflow.experts.create import create_store
+from sparseflow.experts.heat import HeatFile, open_heat_file
 from sparseflow.experts.store import ExpertStore
 from sparseflow.host.cpu import default_threads
 from sparseflow.layers.weights import Progress
@@ -40,8 +41,10 @@ class Loaded:
     chat_template: ChatTemplate | None
     stop_ids: frozenset[int]
     generation_defaults: SamplingParams
+    heat: HeatFile | None
+    """Saved when all is closed."""
     opened: ExitStack
-    """Closes the store and the container."""
+    """Saves the heat, closes the store and the container."""
 
 
 def load(
@@ -74,6 +77,11 @@ def load(
         kv_format: KVFormat = "float32" if manifest.recipe == "bf16" else "float16"
         parts = ModelParts(container, runtime, store, kv_format, progress)
         model = create_model(manifest.model_type, parts)
+        # Last, so that the reads in the background do not slow down those of the dense weights.
+        heat = open_heat_file(config.heat_dir, directory, config.policy, store)
+        if heat is not None:
+            heat.preload()
+            opened.callback(heat.save)
         return Loaded(
             config=replace(config, ctx=min(config.ctx, model.max_position), store=store.kind),
             runtime=runtime,
@@ -85,5 +93,6 @@ def load(
             chat_template=chat_template,
             stop_ids=read_stop_ids(generation_config, container.config),
             generation_defaults=read_sampling_defaults(generation_config),
+            heat=heat,
             opened=opened.pop_all(),
         )

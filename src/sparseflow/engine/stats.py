@@ -69,6 +69,8 @@ class EngineStats:
     store: str
     """`resident` or `streaming`."""
     active_leases: int
+    warnings: tuple[str, ...]
+    """What went wrong without changing the output: a sentence each."""
 
     @property
     def load_seconds(self) -> float:

@@ -54,6 +54,7 @@ class Row:
             f"--threads={self.threads}",
             f"--prefill-chunk={self.prefill_chunk}",
             f"--isa={self.isa}",
+            "--no-heat",
         ]
         if self.cache_bytes is not None:
             flags.append(f"--cache={self.cache_bytes}")

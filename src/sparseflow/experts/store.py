@@ -32,6 +32,12 @@ class ExpertStats:
     """Computation stood still for a read."""
     read_busy_seconds: float
     """At least one read was under way."""
+    read_flight_seconds: float
+    """Sum over all reads of the time that each was under way; over `read_busy_seconds`, the mean queue depth."""
+    preloaded: int
+    """Experts read before anyone asked, because earlier runs chose them often."""
+    layer_reads: tuple[int, ...]
+    """Reads that ended, by layer; of a streaming store only."""
     direct_io: bool
     """Every file is read past the page cache."""
     capacity_slots: int
@@ -43,8 +49,7 @@ class ExpertStats:
     @property
     def hit_rate(self) -> float:
         """Share of lookups that did not read, 0 to 1; 0 before the first."""
-        lookups = self.hits + self.misses
-        return self.hits / lookups if lookups else 0.0
+        return _ratio(self.hits, self.hits + self.misses)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,11 +140,17 @@ class ExpertStore(ABC):
             bytes_read=counters.bytes_read,
             read_wait_seconds=counters.read_wait_seconds,
             read_busy_seconds=counters.read_busy_seconds,
+            read_flight_seconds=counters.read_flight_seconds,
+            preloaded=counters.preloaded,
+            layer_reads=self._layer_reads(source),
             direct_io=source.is_direct,
             capacity_slots=self._size.capacity_slots,
             capacity_bytes=self._size.capacity_bytes,
             resident_bytes=self._size.resident_bytes,
         )
+
+    def _layer_reads(self, source: Source) -> tuple[int, ...]:  # noqa: ARG002 - see StreamingStore
+        return ()
 
     def __enter__(self) -> Self:
         return self
@@ -151,3 +162,7 @@ class ExpertStore(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else 0.0

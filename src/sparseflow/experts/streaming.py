@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.experts.store import ExpertStore, StoreSize
+from sparseflow.experts.store import ExpertStore, Source, StoreSize
 from sparseflow.native import _ext
 
 
@@ -60,6 +60,10 @@ class StreamingStore(ExpertStore):
     def import_heat(self, heat: NDArray[np.float32]) -> None:
         """Goes on with the history of an earlier run. Changes what is evicted, never an output."""
         self.source.import_heat(heat)
+
+    def _layer_reads(self, source: Source) -> tuple[int, ...]:
+        assert isinstance(source, _ext.StreamingSource)
+        return tuple(source.layer_reads)
 
     def _measure(self) -> StoreSize:
         return StoreSize(self.source.capacity_slots, self._capacity_bytes, self.source.arena_bytes)

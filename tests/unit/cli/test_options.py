@@ -26,13 +26,13 @@ def _parse(*words: str) -> EngineConfig:
 
 
 def test_no_flags_are_the_defaults() -> None:
-    assert _parse() == EngineConfig()
+    assert _parse() == EngineConfig(heat_dir=places().cache_dir / "heat")
 
 
 def test_flags_become_fields() -> None:
     config = _parse(
         "--ram=8G", "--cache=500MB", "--store=streaming", "--policy=lru", "--ctx=100", "--threads=3",
-        "--isa=portable", "--prefill-chunk=7", "--no-direct-io",
+        "--isa=portable", "--prefill-chunk=7", "--no-direct-io", "--no-heat",
     )  # fmt: skip
     assert config == EngineConfig(
         ram_bytes=8 << 30,
