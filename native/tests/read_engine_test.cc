@@ -83,13 +83,21 @@ struct Setup {
   uint64_t tag = 0;
 };
 
+// Engines that talk to the kernel, and that it lets be made here.
+std::vector<std::string> kernel_engines() {
+  std::vector<std::string> names = {"pread"};
+  if (std::string(create_read_engine("auto", {})->name()) == "io_uring")
+    names.push_back("io_uring");
+  return names;
+}
+
 std::vector<std::shared_ptr<ReadEngine>> all_engines() {
-  std::vector<std::shared_ptr<ReadEngine>> engines;
-  for (const std::string& name : read_engine_names()) {
+  std::vector<std::shared_ptr<ReadEngine>> engines = {create_read_engine("memory", {})};
+  for (const std::string& name : kernel_engines()) {
     engines.push_back(create_read_engine(name, {3, true}));
     engines.push_back(create_read_engine(name, {1, false}));
+    engines.push_back(create_fault_engine(std::make_shared<FaultScript>(), {2, true}, name));
   }
-  engines.push_back(create_fault_engine(std::make_shared<FaultScript>(), {2, true}));
   return engines;
 }
 
@@ -131,79 +139,90 @@ void every_engine_refuses_a_missing_file() {
 }
 
 void unknown_engines_are_refused_by_naming_the_known() {
-  check_throws<ConfigError>([] { create_read_engine("uring", {}); }, "known: pread, memory");
+  check_throws<ConfigError>([] { create_read_engine("uring", {}); }, "known: auto, pread");
   check_throws<ConfigError>([] { create_read_engine("pread", {0, true}); }, "queue_depth");
 }
 
 void interrupted_and_short_reads_go_on() {
-  const auto script = std::make_shared<FaultScript>();
-  Setup setup(create_fault_engine(script, {1, true}));
-  PageBuffer buffer(8 * kPage);
-  script->fail(0, EINTR);
-  script->shorten(1, 100);
-  script->fail(2, EINTR);
-  script->shorten(3, 2 * kPage + 5);
-  check(setup.read(8 * kPage, buffer).error_number == 0, "the read ends well");
-  check(setup.holds(buffer, 8 * kPage), "all bytes are right");
-  check(script->num_calls() == 5, "it took five system calls");
+  for (const std::string& name : kernel_engines()) {
+    const auto script = std::make_shared<FaultScript>();
+    Setup setup(create_fault_engine(script, {1, true}, name));
+    PageBuffer buffer(8 * kPage);
+    script->fail(0, EINTR);
+    script->shorten(1, 100);
+    script->fail(2, EINTR);
+    script->shorten(3, 2 * kPage + 5);
+    check(setup.read(8 * kPage, buffer).error_number == 0, "the read ends well");
+    check(setup.holds(buffer, 8 * kPage), "all bytes are right");
+    check(script->num_calls() == 5, "it took five system calls");
+  }
 }
 
 void a_read_that_makes_no_progress_ends() {
-  const auto script = std::make_shared<FaultScript>();
-  Setup setup(create_fault_engine(script, {1, true}));
-  if (!setup.engine->is_direct(setup.file))
-    return;  // buffered reads progress by any number of bytes
-  PageBuffer buffer(2 * kPage);
-  FaultScript::Fault tiny;
-  tiny.short_bytes = 7;
-  script->always(tiny);
-  check(setup.read(0, buffer).error_number == EIO, "EIO");
-  script->clear();
-  check(setup.read(0, buffer).error_number == 0 && setup.holds(buffer, 0), "the next read is good");
+  for (const std::string& name : kernel_engines()) {
+    const auto script = std::make_shared<FaultScript>();
+    Setup setup(create_fault_engine(script, {1, true}, name));
+    if (!setup.engine->is_direct(setup.file))
+      continue;  // buffered reads progress by any number of bytes
+    PageBuffer buffer(2 * kPage);
+    FaultScript::Fault tiny;
+    tiny.short_bytes = 7;
+    script->always(tiny);
+    check(setup.read(0, buffer).error_number == EIO, "EIO");
+    script->clear();
+    check(setup.read(0, buffer).error_number == 0 && setup.holds(buffer, 0),
+          "the next read is good");
+  }
 }
 
 void an_error_carries_its_offset_and_only_fails_its_read() {
-  const auto script = std::make_shared<FaultScript>();
-  Setup setup(create_fault_engine(script, {1, false}));
-  PageBuffer buffer(4 * kPage);
-  script->shorten(0, kPage);
-  script->fail(1, EIO);
-  const ReadResult result = setup.read(4 * kPage, buffer);
-  check(result.error_number == EIO && result.error_offset == 5 * kPage, "where it failed");
-  check(setup.read(4 * kPage, buffer).error_number == 0 && setup.holds(buffer, 4 * kPage),
-        "the next read is good");
+  for (const std::string& name : kernel_engines()) {
+    const auto script = std::make_shared<FaultScript>();
+    Setup setup(create_fault_engine(script, {1, false}, name));
+    PageBuffer buffer(4 * kPage);
+    script->shorten(0, kPage);
+    script->fail(1, EIO);
+    const ReadResult result = setup.read(4 * kPage, buffer);
+    check(result.error_number == EIO && result.error_offset == 5 * kPage, "where it failed");
+    check(setup.read(4 * kPage, buffer).error_number == 0 && setup.holds(buffer, 4 * kPage),
+          "the next read is good");
+  }
 }
 
 // A file whose direct reads the file system refuses only when they are made.
 void direct_reads_refused_at_first_read_fall_back_to_buffered() {
-  Setup setup(create_read_engine("pread", {1, true}));
-  if (!setup.engine->is_direct(setup.file)) return;  // this file system has no direct reads
-  PageBuffer buffer(2 * kPage);
-  setup.engine->submit({setup.file, 100, kPage, buffer.data, &setup.collector,
-                        77});  // an offset that O_DIRECT refuses
-  check(setup.collector.wait(77).error_number == 0, "the read ends well");
-  check(std::memcmp(buffer.data, setup.contents.data() + 100, kPage) == 0, "its bytes are right");
-  check(!setup.engine->is_direct(setup.file), "the fallback is reported");
-  check(setup.read(0, buffer).error_number == 0 && setup.holds(buffer, 0),
-        "later reads are buffered");
+  for (const std::string& name : kernel_engines()) {
+    Setup setup(create_read_engine(name, {1, true}));
+    if (!setup.engine->is_direct(setup.file)) continue;  // this file system has no direct reads
+    PageBuffer buffer(2 * kPage);
+    setup.engine->submit({setup.file, 100, kPage, buffer.data, &setup.collector,
+                          77});  // an offset that O_DIRECT refuses
+    check(setup.collector.wait(77).error_number == 0, "the read ends well");
+    check(std::memcmp(buffer.data, setup.contents.data() + 100, kPage) == 0, "its bytes are right");
+    check(!setup.engine->is_direct(setup.file), "the fallback is reported");
+    check(setup.read(0, buffer).error_number == 0 && setup.holds(buffer, 0),
+          "later reads are buffered");
+  }
 }
 
 void a_dying_engine_ends_every_read() {
-  const auto script = std::make_shared<FaultScript>();
-  FaultScript::Fault slow;
-  slow.delay_microseconds = 20000;
-  script->always(slow);
-  Setup setup(create_fault_engine(script, {1, true}));
-  std::vector<std::unique_ptr<PageBuffer>> buffers;
-  for (uint64_t i = 0; i < 4; ++i) {
-    buffers.push_back(std::make_unique<PageBuffer>(kPage));
-    setup.engine->submit({setup.file, 0, kPage, buffers[i]->data, &setup.collector, i});
+  for (const std::string& name : kernel_engines()) {
+    const auto script = std::make_shared<FaultScript>();
+    FaultScript::Fault slow;
+    slow.delay_microseconds = 20000;
+    script->always(slow);
+    Setup setup(create_fault_engine(script, {1, true}, name));
+    std::vector<std::unique_ptr<PageBuffer>> buffers;
+    for (uint64_t i = 0; i < 4; ++i) {
+      buffers.push_back(std::make_unique<PageBuffer>(kPage));
+      setup.engine->submit({setup.file, 0, kPage, buffers[i]->data, &setup.collector, i});
+    }
+    setup.engine.reset();
+    int num_cancelled = 0;
+    for (uint64_t i = 0; i < 4; ++i)
+      num_cancelled += setup.collector.wait(i).error_number == ECANCELED;
+    check(num_cancelled >= 2, "reads not begun are cancelled");
   }
-  setup.engine.reset();
-  int num_cancelled = 0;
-  for (uint64_t i = 0; i < 4; ++i)
-    num_cancelled += setup.collector.wait(i).error_number == ECANCELED;
-  check(num_cancelled >= 2, "reads not begun are cancelled");
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ class EngineConfig:
     """Prompt tokens that share one pass over the experts; None: the whole prompt, as far as the memory allows."""
     direct_io: bool = True
     """Read experts past the page cache where the filesystem allows it."""
+    io: IoKind = "auto"
+    """How experts are read; `auto`: io_uring where the system allows it, else a pool of threads that pread."""
     queue_depth: int = 4
     """Expert reads in flight."""
     heat_dir: Path | None = None
@@ -42,6 +44,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _require_known("store", self.store, ("auto", "resident", "streaming"))
         _require_known("policy", self.policy, ("scored", "lru"))
+        _require_known("io", self.io, ("auto", "pread", "io_uring"))
         _require_known("isa", self.isa, ISA_NAMES)
         _require(self.ctx >= 1, f"ctx: {self.ctx} tokens; must be at least 1")
         _require(

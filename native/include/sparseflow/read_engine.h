@@ -1,8 +1,9 @@
 // Moves bytes from files into memory, several requests at a time. Knows nothing of experts.
 //
 // One interface, one file per implementation in native/src/io: "pread" (a few threads that read),
-// "memory" (file contents held in memory, for tests), and the fault engine (testing/fault_script.h)
-// that fails on command.
+// "io_uring" (one thread and the kernel's queue), "memory" (file contents held in memory, for
+// tests); each of the first two also with a script that lets its system calls fail
+// (io/fault_script.h).
 #pragma once
 
 #include <cstdint>
@@ -73,7 +74,8 @@ struct ReadEngineOptions {
   bool direct_io = true;  // where the file system allows it; otherwise buffered, see is_direct
 };
 
-// Throws ConfigError naming the known engines.
+// "auto": io_uring where the system has it and lets us, else pread. Throws ConfigError for an
+// unknown name, naming the known ones, and for io_uring by name where the system refuses it.
 std::shared_ptr<ReadEngine> create_read_engine(const std::string& name,
                                                const ReadEngineOptions& options);
 

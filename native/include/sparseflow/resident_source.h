@@ -23,6 +23,7 @@ class ResidentSource final : public ExpertSource, private LeaseOwner {
   bool is_loaded(int32_t layer) const noexcept;
   int64_t resident_bytes() const noexcept;  // of loaded layers
   bool is_direct() const;
+  const ReadEngine& engine() const noexcept { return *engine_; }
 
   int64_t num_layers() const noexcept override { return static_cast<int64_t>(files_.paths.size()); }
   const SfiGeometry& geometry() const noexcept override { return files_.headers.front().geometry; }

@@ -268,6 +268,7 @@ void bind_sources(nb::module_& m) {
            nb::call_guard<nb::gil_scoped_release>(),
            "Reads and checks a layer's experts. StorageError, ContainerError or BudgetError.")
       .def_prop_ro("resident_bytes", &ResidentSource::resident_bytes)
+      .def_prop_ro("engine", [](ResidentSource& s) { return s.engine().name(); })
       .def_prop_ro("is_direct", &ResidentSource::is_direct);
 }
 

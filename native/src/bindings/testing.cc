@@ -113,11 +113,13 @@ void bind_testing(nb::module_& m) {
       .def_prop_ro("num_calls", &FaultScript::num_calls);
   testing.def(
       "fault_engine",
-      [](const std::shared_ptr<FaultScript>& script, int queue_depth, bool direct_io) {
-        return create_fault_engine(script, {queue_depth, direct_io});
+      [](const std::shared_ptr<FaultScript>& script, int queue_depth, bool direct_io,
+         const std::string& engine) {
+        return create_fault_engine(script, {queue_depth, direct_io}, engine);
       },
       nb::arg("script"), nb::arg("queue_depth") = 4, nb::arg("direct_io") = true,
-      "A pread engine whose system calls follow the script.");
+      nb::arg("engine") = "pread",
+      "A pread or io_uring engine whose system calls follow the script.");
   testing.def("read_range", &read_range, nb::arg("engine"), nb::arg("path"), nb::arg("offset"),
               nb::arg("nbytes"), "One read through an engine. StorageError.");
   bind_policy(testing);

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "io/pread_engine.h"
+#include "io/uring_engine.h"
+#include "sparseflow/errors.h"
 
 namespace sparseflow {
 namespace {
@@ -20,13 +22,8 @@ class FaultyFile final : public PositionalFile {
 
   int64_t read_at(void* buffer, int64_t nbytes, int64_t offset) noexcept override {
     const FaultScript::Fault fault = script_->next();
-    std::this_thread::sleep_for(std::chrono::microseconds(fault.delay_microseconds));
-    if (fault.error_number != 0) return -fault.error_number;
-    // The whole read is done and its length lied about: a direct read could not be asked for an odd
-    // length.
-    const int64_t count = file_->read_at(buffer, nbytes, offset);
-    if (count > 0 && fault.flips_bit) *static_cast<uint8_t*>(buffer) ^= 1;
-    return fault.short_bytes < 0 ? count : std::min(count, fault.short_bytes);
+    const int64_t count = fault.error_number != 0 ? 0 : file_->read_at(buffer, nbytes, offset);
+    return FaultScript::apply(fault, buffer, count);
   }
 
  private:
@@ -35,6 +32,15 @@ class FaultyFile final : public PositionalFile {
 };
 
 }  // namespace
+
+// The whole read is done and its length lied about: a direct read could not be asked for an odd
+// length.
+int64_t FaultScript::apply(const Fault& fault, void* buffer, int64_t count) noexcept {
+  std::this_thread::sleep_for(std::chrono::microseconds(fault.delay_microseconds));
+  if (fault.error_number != 0) return -fault.error_number;
+  if (count > 0 && fault.flips_bit) *static_cast<uint8_t*>(buffer) ^= 1;
+  return fault.short_bytes < 0 ? count : std::min(count, fault.short_bytes);
+}
 
 FaultScript::Fault& FaultScript::at(int64_t calls_from_now) {
   return faults_[num_calls_ + calls_from_now];
@@ -86,7 +92,10 @@ FaultScript::Fault FaultScript::next() {
 }
 
 std::shared_ptr<ReadEngine> create_fault_engine(std::shared_ptr<FaultScript> script,
-                                                const ReadEngineOptions& options) {
+                                                const ReadEngineOptions& options,
+                                                const std::string& engine) {
+  if (engine == "io_uring") return create_uring_engine(options, std::move(script));
+  if (engine != "pread") throw ConfigError("fault engine: unknown '" + engine + "'");
   const bool direct = options.direct_io;
   auto opener = [script = std::move(script), direct](const std::string& path) {
     return std::make_unique<FaultyFile>(open_disk_file(path, direct), script);

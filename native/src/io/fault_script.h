@@ -1,5 +1,5 @@
-// Reads that fail on command, for tests: wraps the files of a pread engine, so that its own
-// recovery is what is tested.
+// Reads that fail on command, for tests: stands between an engine and the kernel, so that the
+// engine's own recovery is what is tested.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,10 @@ class FaultScript {
 
   Fault next();  // for the engine: the fault of the call that begins now
 
+  // What a call that read `count` bytes, or failed with -errno, gives instead. A call that is to
+  // fail need not be made.
+  static int64_t apply(const Fault& fault, void* buffer, int64_t count) noexcept;
+
  private:
   Fault& at(int64_t calls_from_now);
 
@@ -44,7 +48,10 @@ class FaultScript {
   Fault always_;
 };
 
+// A "pread" or "io_uring" engine whose system calls follow the script. Throws what
+// create_read_engine throws.
 std::shared_ptr<ReadEngine> create_fault_engine(std::shared_ptr<FaultScript> script,
-                                                const ReadEngineOptions& options);
+                                                const ReadEngineOptions& options,
+                                                const std::string& engine = "pread");
 
 }  // namespace sparseflow

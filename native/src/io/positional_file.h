@@ -1,5 +1,5 @@
-// What a pread engine reads from: one system call's worth of reading, and the loop that makes it a
-// whole read.
+// What engines read from: one system call's worth of reading, and what makes a whole read of
+// several.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,19 @@ using FileOpener = std::function<std::unique_ptr<PositionalFile>(const std::stri
 // otherwise, and from the first read that is refused with EINVAL on, buffered. Throws StorageError.
 std::unique_ptr<PositionalFile> open_disk_file(const std::string& path, bool direct);
 
-// Reads all of request from file. A short direct read resumes from the aligned-down offset.
+// How far a request has come.
+struct ReadProgress {
+  int64_t done = 0;  // the next system call begins so far behind the request's offset
+  int stalls = 0;
+  ReadResult result{0, 0};
+
+  // Takes in what a system call gave: bytes, 0 at the end of the file, or -errno. Returns whether
+  // the read has ended, with `result`; otherwise another call must follow. An interrupted call is
+  // repeated; a short direct read goes on from the aligned-down offset.
+  bool advance(const ReadRequest& request, int64_t count, bool is_direct) noexcept;
+};
+
+// Reads all of request from file.
 ReadResult read_fully(PositionalFile& file, const ReadRequest& request) noexcept;
 
 }  // namespace sparseflow

@@ -12,7 +12,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
+<<<<<<< HEAD
 from sparseflow.config import ISA_NAMES, EngineConfig, PolicyKind, StoreKind
+=======
+from sparseflow.config import EngineConfig, IoKind, PolicyKind, StoreKind
+>>>>>>> fa2909f (io_uring as a second read engine, chosen where the system allows it; documents of streaming; a benchmark of read engines)
 from sparseflow.units import parse_size
 
 ModelsDirOption = Annotated[
@@ -77,6 +81,9 @@ def engine_config(
     direct_io: Annotated[
         bool, typer.Option(help="Read experts past the page cache where the filesystem can.")
     ] = True,
+    io: Annotated[
+        str, typer.Option(metavar="auto|pread|io_uring", help="How experts are read.")
+    ] = "auto",
     heat: Annotated[
         bool,
         typer.Option(help="Remember which experts were chosen, and preload them in the next run."),
@@ -93,6 +100,7 @@ def engine_config(
         isa=isa,
         prefill_chunk=prefill_chunk,
         direct_io=direct_io,
+        io=cast(IoKind, io),
         heat_dir=places().cache_dir / "heat" if heat else None,
     )
 

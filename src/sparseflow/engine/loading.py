@@ -51,11 +51,11 @@ def load(
     directory: Path,
     config: EngineConfig,
     progress: Progress | None = None,
-    read_engine: str | _ext.ReadEngine = "pread",
+    read_engine: _ext.ReadEngine | None = None,
 ) -> Loaded:
     """Opens the container in `directory` and loads everything; on an error nothing stays open.
 
-    read_engine: what reads the experts; an object has its own queue depth and kind of I/O.
+    read_engine: what reads the experts, with its own queue depth and kind of I/O; None: what the config says.
     """
     config = replace(config, threads=config.threads or default_threads())
     with ExitStack() as opened:

@@ -19,13 +19,14 @@ def create_store(
     config: EngineConfig,
     num_experts_per_tok: int,
     *,
-    engine: str | _ext.ReadEngine = "pread",
+    engine: _ext.ReadEngine | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> ExpertStore:
     """The store that `config.store` names, over one .sfi file per layer.
 
     `auto` is streaming if `cache_bytes` is given and does not hold all experts, else resident. `streaming` without
-    `cache_bytes` may hold them all. Raises what the store raises; ConfigError names the known kinds.
+    `cache_bytes` may hold them all. engine: None: what `config.io` names. Raises what the store raises; ConfigError
+    names the known kinds.
     """
     num_bytes = sum(path.stat().st_size for path in paths if path.exists())
     capacity_bytes = num_bytes if config.cache_bytes is None else config.cache_bytes
@@ -38,7 +39,7 @@ def create_store(
             paths,
             queue_depth=config.queue_depth,
             direct_io=config.direct_io,
-            engine=engine,
+            engine=engine or config.io,
             progress=progress,
         )
     if kind == "streaming":
@@ -50,6 +51,6 @@ def create_store(
             policy=config.policy,
             queue_depth=config.queue_depth,
             direct_io=config.direct_io,
-            engine=engine,
+            engine=engine or config.io,
         )
     raise ConfigError(f"store: unknown {kind!r}; known: resident, streaming")

@@ -38,6 +38,8 @@ class ExpertStats:
     """Experts read before anyone asked, because earlier runs chose them often."""
     layer_reads: tuple[int, ...]
     """Reads that ended, by layer; of a streaming store only."""
+    io: str
+    """The engine that reads: `pread` or `io_uring`."""
     direct_io: bool
     """Every file is read past the page cache."""
     capacity_slots: int
@@ -143,6 +145,7 @@ class ExpertStore(ABC):
             read_flight_seconds=counters.read_flight_seconds,
             preloaded=counters.preloaded,
             layer_reads=self._layer_reads(source),
+            io=source.engine,
             direct_io=source.is_direct,
             capacity_slots=self._size.capacity_slots,
             capacity_bytes=self._size.capacity_bytes,

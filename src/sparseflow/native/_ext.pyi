@@ -286,9 +286,12 @@ class testing:  # noqa: N801
 
     @staticmethod
     def fault_engine(
-        script: testing.FaultScript, queue_depth: int = 4, direct_io: bool = True
+        script: testing.FaultScript,
+        queue_depth: int = 4,
+        direct_io: bool = True,
+        engine: str = "pread",
     ) -> ReadEngine:
-        """A pread engine whose system calls follow the script."""
+        """A pread or io_uring engine whose system calls follow the script."""
     @staticmethod
     def read_range(engine: ReadEngine, path: str, offset: int, nbytes: int) -> bytes:
         """One read through an engine. StorageError."""
@@ -411,6 +414,8 @@ class ResidentSource(ExpertSource):
         """Reads and checks a layer's experts. StorageError, ContainerError or BudgetError."""
     @property
     def resident_bytes(self) -> int: ...
+    @property
+    def engine(self) -> str: ...
     @property
     def is_direct(self) -> bool: ...
 

@@ -32,7 +32,7 @@ def test_no_flags_are_the_defaults() -> None:
 def test_flags_become_fields() -> None:
     config = _parse(
         "--ram=8G", "--cache=500MB", "--store=streaming", "--policy=lru", "--ctx=100", "--threads=3",
-        "--isa=portable", "--prefill-chunk=7", "--no-direct-io", "--no-heat",
+        "--isa=portable", "--prefill-chunk=7", "--no-direct-io", "--no-heat", "--io=pread",
     )  # fmt: skip
     assert config == EngineConfig(
         ram_bytes=8 << 30,
@@ -44,6 +44,7 @@ def test_flags_become_fields() -> None:
         isa="portable",
         prefill_chunk=7,
         direct_io=False,
+        io="pread",
     )
 
 
