@@ -200,6 +200,38 @@ def check_faults() -> Result:
     return pytest_passes("tests/identity/test_faults.py")
 
 
+def check_routes() -> Result:
+    """Recorded routes lie in SPARSEFLOW_TEST_DATA, or beside the checkout."""
+    shared = Path(os.environ.get("SPARSEFLOW_TEST_DATA", ROOT.parent / "shared"))
+    routes = str(shared / "data" / "routes" / "routes_qwen36.npz")
+    _, cold = json_of("replay", routes, "--capacity=13.3%", "--capacity=25%")
+    _, warm = json_of("replay", routes, "--capacity=50%", "--heat-from-others")
+    _, lru = json_of("replay", routes, "--capacity=13.3%", "--policy=lru")
+    if not (cold and warm and lru):
+        return Result(f"no routes in {shared}", "31.0, 19.3 and 7.5 %", False)
+    rates = [row["miss_rate"] for row in cold["replays"] + warm["replays"]]
+    counts = [session["misses"] for session in lru["replays"][0]["sessions"]]
+    limits = (0.310, 0.193, 0.075)
+    holds = all(rate <= limit for rate, limit in zip(rates, limits, strict=True))
+    measured = ", ".join(f"{rate:.1%}" for rate in rates) + f"; LRU {counts}"
+    is_reference = counts == [2601, 2908, 3089, 3551, 3681]
+    return Result(
+        measured, "at most 31.0, 19.3 and 7.5 %; LRU as published", holds and is_reference
+    )
+
+
+def check_one_pass() -> Result:
+    return pytest_passes("tests/unit/engine/test_prefill.py")
+
+
+def check_heat() -> Result:
+    return pytest_passes("tests/unit/experts/test_heat.py")
+
+
+def check_engines() -> Result:
+    return pytest_passes("tests/contracts/test_read_engines.py")
+
+
 CHECKS: dict[str, Callable[[], Result]] = {
     name.removeprefix("check_").replace("_", "-"): value
     for name, value in dict(globals()).items()

@@ -11,6 +11,7 @@ from sparseflow.errors import ConfigError
 
 StoreKind = Literal["auto", "resident", "streaming"]
 PolicyKind = Literal["scored", "lru"]
+IoKind = Literal["auto", "pread", "io_uring"]
 ISA_NAMES = ("auto", "portable", "avx2", "avx2_vnni", "avx512_vnni")
 
 
@@ -37,6 +38,8 @@ class EngineConfig:
     """How experts are read; `auto`: io_uring where the system allows it, else a pool of threads that pread."""
     queue_depth: int = 4
     """Expert reads in flight."""
+    lookahead: int = 0
+    """1: while a layer's experts are read, guess those of the next and read them ahead (docs/experiments.md)."""
     heat_dir: Path | None = None
     """Where the routing history of streamed containers is kept, for the next run to preload what it will ask for.
     None: a run starts cold and leaves nothing."""
@@ -50,6 +53,7 @@ class EngineConfig:
         _require(
             self.queue_depth in range(1, 65), f"queue_depth: {self.queue_depth}; must be 1 to 64"
         )
+        _require(self.lookahead in (0, 1), f"lookahead: {self.lookahead}; must be 0 or 1")
         for name in ("ram_bytes", "cache_bytes", "threads", "prefill_chunk"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name}: {value}; must be at least 1")

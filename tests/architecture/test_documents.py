@@ -96,6 +96,10 @@ def test_picture_is_what_its_tool_draws(tmp_path: Path, monkeypatch: pytest.Monk
         "--sweep-cache --plot",
         "python benchmarks/soak.py",
         "pytest tests/identity/test_faults.py",
+        "sparseflow replay ROUTES --capacity 13.3%",
+        "pytest tests/unit/engine/test_prefill.py",
+        "pytest tests/unit/experts/test_heat.py",
+        "pytest tests/contracts/test_read_engines.py",
     ],
 )
 def test_acceptance_page_has_the_command_of_every_claim(command: str) -> None:

@@ -153,3 +153,33 @@ def test_a_snapshot_continues_with_the_same_bits(container: Path, prompt: list[i
             second.append(prompt[length:])
             rest = second.forward(len(prompt) - length, "all")
             np.testing.assert_array_equal(rest, whole[length:])
+
+
+@pytest.mark.parametrize("slots", [3, 28, 40])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_lookahead_changes_no_bit(
+    container: Path, prompt: list[int], baseline: Run, slots: int, threads: int
+) -> None:
+    found = run(
+        container,
+        prompt,
+        store="streaming",
+        cache_bytes=slots * blob_bytes(container),
+        lookahead=1,
+        threads=threads,
+    )
+    assert_same(found, baseline)
+    experts = found.stats.experts
+    assert experts.ahead_hits <= experts.ahead_reads
+    if slots > 3 and experts.evictions:  # fewer slots are all leased, in more nothing is missing
+        assert experts.ahead_reads > 0
+
+
+@pytest.mark.parametrize("io", ["auto", "pread"])
+def test_read_engines_change_no_bit(
+    container: Path, prompt: list[int], baseline: Run, io: str
+) -> None:
+    capacity = 28 * blob_bytes(container)
+    found = run(container, prompt, store="streaming", cache_bytes=capacity, io=io, queue_depth=3)
+    assert_same(found, baseline)
+    assert found.stats.experts.io in ("pread", "io_uring")

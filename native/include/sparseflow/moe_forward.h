@@ -17,6 +17,15 @@ struct SharedExpert {
   MatrixView gate_logit;  // float32 [1, hidden_size]
 };
 
+// The next layer's router: applied to this layer's residual, it guesses what will be chosen there.
+// Does not own.
+struct LookAhead {
+  int32_t layer;             // the next one
+  const float* norm_weight;  // [hidden_size] of the norm before its experts
+  float eps;
+  MatrixView gate;  // [num_experts, hidden_size]
+};
+
 struct MoeLayer {
   int32_t layer;
   const float* x;  // [num_tokens, hidden_size]
@@ -24,8 +33,10 @@ struct MoeLayer {
   std::span<const int32_t> topk_ids;    // [num_tokens, k], strictly ascending in each row
   std::span<const float> topk_weights;  // [num_tokens, k]
   int64_t k;
-  const SharedExpert* shared;  // null: the family has none
-  float* out;                  // [num_tokens, hidden_size]; does not overlap x
+  const SharedExpert* shared;        // null: the family has none
+  float* out;                        // [num_tokens, hidden_size]; does not overlap x
+  const LookAhead* ahead = nullptr;  // null: no guess; one is made for a single token only
+  const float* residual = nullptr;   // [num_tokens, hidden_size]; read only for a guess
 };
 
 // out[t] = an fma chain from +0 over the token's experts in ascending id, expert(x[t]) times its

@@ -74,7 +74,7 @@ CacheSimulator::CacheSimulator(const std::string& policy, const SimulatedModel& 
     : model_(model) {
   check(model);
   const CacheRequest request{num_slots * kBlobBytes,    model.num_layers, model.num_experts,
-                       model.num_experts_per_tok, kBlobBytes,       kQueueDepth};
+                             model.num_experts_per_tok, kBlobBytes,       kQueueDepth};
   const bool is_split = num_slots >= model.num_layers * model.num_experts_per_tok &&
                         num_slots < model.num_layers * model.num_experts;
   CacheLayout layout = is_split ? split_by_layer(request, num_slots) : plan_cache(request);

@@ -85,8 +85,8 @@ class Batch {
   int8_t* hidden_codes_ = nullptr;  // the same, quantized
   float* hidden_scales_ = nullptr;  // [max_rows, inter_stride / 64]
   int32_t* hidden_sums_ = nullptr;  // [max_rows, inter_stride / 32]
-  float* x_rows_ = nullptr;    // [max_rows, hidden_size] gathered inputs
-  int8_t* x_codes_ = nullptr;  // [max_rows, hidden_size padded to 64]
+  float* x_rows_ = nullptr;         // [max_rows, hidden_size] gathered inputs
+  int8_t* x_codes_ = nullptr;       // [max_rows, hidden_size padded to 64]
   float* x_scales_ = nullptr;
   int32_t* x_sums_ = nullptr;
   float* thread_floats_;  // [threads, thread_stride]

@@ -1,6 +1,7 @@
 #include "sparseflow/moe_forward.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "moe/batch.h"
@@ -31,6 +32,7 @@ class MoeCall {
     source_.observe(call_.layer, call_.topk_ids, call_.k);
     // Reads start before anything is computed.
     ExpertLease first = acquire_wave(0);
+    if (call_.ahead != nullptr && call_.num_tokens == 1) look_ahead();
     const BatchShape shape = describe_batch();
     const Activations x = prepare_activations(runtime_, call_.x, call_.num_tokens,
                                               geometry_.hidden_size, shape.has_integer);
@@ -132,17 +134,41 @@ class MoeCall {
 
   ExpertLease acquire_wave(int64_t first) { return source_.acquire(call_.layer, wave(first)); }
 
-  // The lease after one that starts at expert number `first` and computes now; empty where there is
-  // none or no room yet.
-  ExpertLease prefetch_wave(int64_t next) {
-    return next < num_experts_ ? source_.try_acquire(call_.layer, wave(next)) : ExpertLease{};
+  // Leases the waves after the one that computes now, as far as there is room: where most experts
+  // of a wave are in memory, one wave ahead would leave nothing to read.
+  void prefetch_waves(int64_t next) {
+    next_ahead_ = std::max(next_ahead_, next);
+    while (num_ahead_ < kMaxAhead && next_ahead_ < num_experts_) {
+      ExpertLease lease = source_.try_acquire(call_.layer, wave(next_ahead_));
+      if (!lease) return;
+      next_ahead_ += lease.size();
+      ahead_[(first_ahead_ + num_ahead_++) % kMaxAhead] = std::move(lease);
+    }
   }
 
   // Gives back `current` and returns the lease that starts at expert number `next`.
-  ExpertLease advance(ExpertLease current, ExpertLease prefetched, int64_t next) {
+  ExpertLease advance(ExpertLease current, int64_t next) {
     current = ExpertLease{};
-    if (prefetched || next >= num_experts_) return prefetched;
-    return acquire_wave(next);
+    if (next >= num_experts_) return {};
+    if (num_ahead_ == 0) return acquire_wave(next);
+    ExpertLease following = std::move(ahead_[first_ahead_]);
+    first_ahead_ = (first_ahead_ + 1) % kMaxAhead;
+    --num_ahead_;
+    return following;
+  }
+
+  // Guesses what the next layer will choose, while this one's reads are under way.
+  void look_ahead() {
+    const LookAhead& next = *call_.ahead;
+    auto* x = scratch<float>(geometry_.hidden_size);
+    auto* logits = scratch<float>(next.gate.rows);
+    auto* ids = scratch<int32_t>(call_.k);
+    auto* weights = scratch<float>(call_.k);
+    rms_norm(runtime_, call_.residual, next.norm_weight, 1, geometry_.hidden_size, next.eps, x);
+    const LinearOutput output{next.gate, logits, next.gate.rows};
+    linear(runtime_, {&output, 1}, x, 1);
+    route(runtime_, logits, 1, next.gate.rows, call_.k, ids, weights);
+    source_.read_ahead(next.layer, {ids, static_cast<size_t>(call_.k)});
   }
 
   static int count_delivered(const ExpertLease& lease) {
@@ -171,9 +197,9 @@ class MoeCall {
     if (call_.shared != nullptr) batch.add(shared_view(), num_pairs_, call_.num_tokens);
     for (int64_t first = 0; first < num_experts_;) {
       const int64_t next = first + lease.size();
-      ExpertLease following = prefetch_wave(next);
+      prefetch_waves(next);
       compute_wave(batch, lease, first, y);
-      lease = advance(std::move(lease), std::move(following), next);
+      lease = advance(std::move(lease), next);
       first = next;
     }
     add_up(y);
@@ -224,7 +250,7 @@ class MoeCall {
     std::fill_n(call_.out, call_.num_tokens * geometry_.hidden_size, 0.0f);
     for (int64_t first = 0; first < num_experts_;) {
       const int64_t next = first + lease.size();
-      ExpertLease following = prefetch_wave(next);
+      prefetch_waves(next);
       for (int i = 0; i < lease.size(); ++i) {
         while (!lease.is_delivered(i)) {
           // What is there computes while this one is still under way.
@@ -240,7 +266,7 @@ class MoeCall {
         if (call_.shared != nullptr) add_rows(batch, shared_view(), num_pairs_, call_.num_tokens);
         if (!batch.is_empty()) batch.accumulate(call_.out);
       }
-      lease = advance(std::move(lease), std::move(following), next);
+      lease = advance(std::move(lease), next);
       first = next;
     }
   }
@@ -268,6 +294,12 @@ class MoeCall {
   int64_t* first_row_ = nullptr;    // [num_experts_ + 1] of each of them
   Row* rows_ = nullptr;             // [num_rows_]
   int64_t* row_of_pair_ = nullptr;  // [num_pairs_]
+
+  static constexpr size_t kMaxAhead = 4;
+  std::array<ExpertLease, kMaxAhead> ahead_;  // leases of later waves, a ring
+  size_t first_ahead_ = 0;
+  size_t num_ahead_ = 0;
+  int64_t next_ahead_ = 0;  // the expert number after the last of them
 };
 
 }  // namespace

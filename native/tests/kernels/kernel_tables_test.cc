@@ -136,7 +136,8 @@ Bytes matmul(const KernelTable& table, Random& random, WeightFormat format) {
   std::vector<int32_t> sums(2 * input_scales.size());
   for (int64_t t = 0; t < tokens; ++t) {
     table.quantize(x.data() + t * cols, cols, input_codes.data() + t * padded,
-                   input_scales.data() + t * padded / kGroup, sums.data() + t * padded / kHalfGroup);
+                   input_scales.data() + t * padded / kGroup,
+                   sums.data() + t * padded / kHalfGroup);
   }
   Floats out(static_cast<size_t>(tokens * rows), 7.0F);
   const void* view_scales = scale_item_bytes(format) == 2

@@ -122,6 +122,7 @@ def remove(
 ) -> None:
     """Delete a container from the models or the cache directory."""
     from sparseflow.cli.console import say
+    from sparseflow.experts.heat import heat_path
 
     found = [entry for entry in find_entries(places(models_dir)) if entry.name == name]
     if not found:
@@ -132,6 +133,9 @@ def remove(
         if not sys.stdin.isatty():
             raise ConfigError(f"{name}: {size} would be deleted; add --yes to say so")
         typer.confirm(f"delete {entry.path} ({size})?", abort=True, err=True)
+    heat_path(places().cache_dir / "heat", (entry.path / MANIFEST).read_bytes()).unlink(
+        missing_ok=True
+    )
     # The manifest goes first: a container that is half deleted must not look whole.
     (entry.path / MANIFEST).unlink()
     shutil.rmtree(entry.path)

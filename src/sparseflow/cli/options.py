@@ -12,11 +12,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-<<<<<<< HEAD
-from sparseflow.config import ISA_NAMES, EngineConfig, PolicyKind, StoreKind
-=======
-from sparseflow.config import EngineConfig, IoKind, PolicyKind, StoreKind
->>>>>>> fa2909f (io_uring as a second read engine, chosen where the system allows it; documents of streaming; a benchmark of read engines)
+from sparseflow.config import ISA_NAMES, EngineConfig, IoKind, PolicyKind, StoreKind
 from sparseflow.units import parse_size
 
 ModelsDirOption = Annotated[

@@ -75,7 +75,7 @@ def load(
         )
         opened.enter_context(store)
         kv_format: KVFormat = "float32" if manifest.recipe == "bf16" else "float16"
-        parts = ModelParts(container, runtime, store, kv_format, progress)
+        parts = ModelParts(container, runtime, store, kv_format, progress, config.lookahead)
         model = create_model(manifest.model_type, parts)
         # Last, so that the reads in the background do not slow down those of the dense weights.
         heat = open_heat_file(config.heat_dir, directory, config.policy, store)

@@ -31,7 +31,7 @@ class HeatFile:
 
     def __init__(self, directory: Path, manifest: bytes, store: StreamingStore) -> None:
         """manifest: the bytes of the container's manifest, which name its contents."""
-        self.path = directory / f"{hashlib.sha256(manifest).hexdigest()}.heat"
+        self.path = heat_path(directory, manifest)
         self._store = store
         self.warnings: list[str] = []
 
@@ -58,6 +58,11 @@ class HeatFile:
     def _warn(self, what: str, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self.warnings.append(f"heat table {self.path} {what}: {reason}")
+
+
+def heat_path(directory: Path, manifest: bytes) -> Path:
+    """Where the heat of the container with this manifest lies."""
+    return directory / f"{hashlib.sha256(manifest).hexdigest()}.heat"
 
 
 def open_heat_file(

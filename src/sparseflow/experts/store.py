@@ -36,6 +36,10 @@ class ExpertStats:
     """Sum over all reads of the time that each was under way; over `read_busy_seconds`, the mean queue depth."""
     preloaded: int
     """Experts read before anyone asked, because earlier runs chose them often."""
+    ahead_reads: int
+    """Reads begun because a layer would probably ask (`lookahead`)."""
+    ahead_hits: int
+    """Of them, those that were asked for."""
     layer_reads: tuple[int, ...]
     """Reads that ended, by layer; of a streaming store only."""
     io: str
@@ -94,15 +98,20 @@ class ExpertStore(ABC):
         topk_weights: NDArray[np.float32],
         shared: _ext.SharedExpert | None,
         out: NDArray[np.float32],
+        ahead: _ext.LookAhead | None = None,
+        residual: NDArray[np.float32] | None = None,
     ) -> None:
         """One MoE layer: x [T, H], ids and weights [T, k] with ids ascending in each row -> out [T, H].
 
+        ahead: guess from residual [T, H] what the next layer will choose, if T is 1.
         Raises StorageError or ContainerError if an expert cannot be read; nothing stays leased, and a later call reads
         it again. The interpreter lock is released meanwhile.
         """
         if self.observer is not None:
             self.observer(layer, topk_ids)
-        _ext.moe_forward(self._runtime, self.source, layer, x, topk_ids, topk_weights, shared, out)
+        source = self.source
+        chosen = (topk_ids, topk_weights)
+        _ext.moe_forward(self._runtime, source, layer, x, *chosen, shared, out, ahead, residual)
 
     @property
     def source(self) -> Source:
@@ -144,6 +153,8 @@ class ExpertStore(ABC):
             read_busy_seconds=counters.read_busy_seconds,
             read_flight_seconds=counters.read_flight_seconds,
             preloaded=counters.preloaded,
+            ahead_reads=counters.ahead_reads,
+            ahead_hits=counters.ahead_hits,
             layer_reads=self._layer_reads(source),
             io=source.engine,
             direct_io=source.is_direct,

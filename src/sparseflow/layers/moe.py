@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparseflow.layers.linear import Linear
+from sparseflow.layers.norm import RMSNorm
 from sparseflow.layers.tiles import tiles
 from sparseflow.layers.weights import WeightLoader
 from sparseflow.native import _ext
@@ -39,13 +40,22 @@ class MoeLayer:
         self._runtime = runtime
         self._layer = layer
         self._shape = shape
-        gate = weights.matrix(f"{prefix}.gate.weight", (shape.num_experts, shape.hidden_size))
-        self._gate = Linear(runtime, [gate], "router")
+        self._router = weights.matrix(
+            f"{prefix}.gate.weight", (shape.num_experts, shape.hidden_size)
+        )
+        self._gate = Linear(runtime, [self._router], "router")
         self._shared = _shared_expert(weights, prefix, shape)
+        self._ahead: _ext.LookAhead | None = None
 
-    def forward(self, x: NDArray[np.float32], store: ExpertStore) -> NDArray[np.float32]:
-        """x [n_tokens, hidden_size] -> the same shape. Raises StorageError if an expert cannot be
-        read.
+    def look_ahead_to(self, following: MoeLayer, norm: RMSNorm) -> None:
+        """From now on guesses what `following` will choose, whose input goes through `norm`."""
+        self._ahead = _ext.LookAhead(following._layer, norm.weight, norm.eps, following._router)
+
+    def forward(
+        self, x: NDArray[np.float32], store: ExpertStore, residual: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """x [n_tokens, hidden_size], the norm of `residual` -> the same shape. Raises StorageError
+        if an expert cannot be read.
         """
         k = self._shape.num_experts_per_tok
         topk_ids = np.empty((x.shape[0], k), dtype=np.int32)
@@ -54,7 +64,8 @@ class MoeLayer:
             logits = self._gate.forward(x[tile])[0]
             self._runtime.route(logits, k, topk_ids[tile], topk_weights[tile])
         out = np.empty_like(x)
-        store.compute(self._layer, x, topk_ids, topk_weights, self._shared, out)
+        chosen = (topk_ids, topk_weights)
+        store.compute(self._layer, x, *chosen, self._shared, out, self._ahead, residual)
         return out
 
 

@@ -13,11 +13,11 @@ class RMSNorm:
 
     def __init__(self, runtime: _ext.Runtime, weight: NDArray[np.float32], eps: float) -> None:
         self._runtime = runtime
-        self._weight = weight  # [hidden_size]
-        self._eps = eps
+        self.weight = weight  # [hidden_size]
+        self.eps = eps
 
     def forward(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """x [n_tokens, hidden_size] -> the same shape."""
         out = np.empty_like(x)
-        self._runtime.rms_norm(x, self._weight, self._eps, out)
+        self._runtime.rms_norm(x, self.weight, self.eps, out)
         return out

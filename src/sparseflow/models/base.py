@@ -34,6 +34,7 @@ class ModelParts:
     store: ExpertStore
     kv_format: KVFormat
     progress: Progress | None = None
+    lookahead: int = 0
 
 
 class MemoryNeeds(Protocol):

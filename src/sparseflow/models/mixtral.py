@@ -7,6 +7,8 @@ that is the softmax over the chosen ones.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +35,9 @@ class Mixtral(Model):
         self._layers = [
             _DecoderLayer(parts, weights, config, i) for i in range(config.num_hidden_layers)
         ]
+        if parts.lookahead:
+            for layer, following in pairwise(self._layers):
+                layer.look_ahead_to(following)
         self._norm = _norm(parts, weights, "norm.weight", config)
         head = weights.matrix("lm_head.weight", (config.vocab_size, config.hidden_size))
         self._lm_head = Linear(parts.runtime, [head], "head")
@@ -98,6 +103,9 @@ class _DecoderLayer:
         experts = MoeShape(config.hidden_size, config.num_experts, config.num_experts_per_tok)
         self._experts = MoeLayer(parts.runtime, weights, index, f"{prefix}.mlp", experts)
 
+    def look_ahead_to(self, following: _DecoderLayer) -> None:
+        self._experts.look_ahead_to(following._experts, following._expert_norm)
+
     def new_state(self, capacity: int) -> KVCache:
         return self._attention.new_state(capacity, self._parts.kv_format)
 
@@ -108,7 +116,7 @@ class _DecoderLayer:
             rows = x[tile]
             normed = self._input_norm.forward(rows)
             add(rows, self._attention.forward(normed, state, position + tile.start))
-        add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store))
+        add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store, x))
 
 
 def _norm(parts: ModelParts, weights: WeightLoader, name: str, config: MixtralConfig) -> RMSNorm:

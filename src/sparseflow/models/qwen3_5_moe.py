@@ -7,6 +7,8 @@ one.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +38,9 @@ class Qwen3_5Moe(Model):  # noqa: N801 - the family's name
         self._layers = [
             _DecoderLayer(parts, weights, config, i) for i in range(config.num_hidden_layers)
         ]
+        if parts.lookahead:
+            for layer, following in pairwise(self._layers):
+                layer.look_ahead_to(following)
         self._norm = _norm(parts, weights, "norm.weight", config)
         head = weights.matrix("lm_head.weight", (config.vocab_size, config.hidden_size))
         self._lm_head = Linear(parts.runtime, [head], "head")
@@ -99,6 +104,9 @@ class _DecoderLayer:
         )
         self._experts = MoeLayer(runtime, weights, index, f"{prefix}.mlp", _moe_shape(config))
 
+    def look_ahead_to(self, following: _DecoderLayer) -> None:
+        self._experts.look_ahead_to(following._experts, following._expert_norm)
+
     def new_state(self, capacity: int) -> KVCache | DeltaState:
         if isinstance(self._mixer, GatedAttention):
             return self._mixer.new_state(capacity, self._parts.kv_format)
@@ -110,7 +118,7 @@ class _DecoderLayer:
         for tile in tiles(len(x)):
             rows = x[tile]
             add(rows, self._mix(self._input_norm.forward(rows), state, position + tile.start))
-        add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store))
+        add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store, x))
 
     def _mix(
         self, x: NDArray[np.float32], state: KVCache | DeltaState, position: int

@@ -446,6 +446,13 @@ class SharedExpert:
 
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, gate_logit: Matrix) -> None: ...
 
+class LookAhead:
+    """The next layer's norm and router, to guess what it will choose."""
+
+    def __init__(
+        self, layer: int, norm_weight: NDArray[np.float32], eps: float, gate: Matrix
+    ) -> None: ...
+
 def moe_forward(
     runtime: Runtime,
     source: ExpertSource,
@@ -455,8 +462,12 @@ def moe_forward(
     topk_weights: NDArray[np.float32],
     shared: SharedExpert | None,
     out: NDArray[np.float32],
+    ahead: LookAhead | None = None,
+    residual: NDArray[np.float32] | None = None,
 ) -> None:
     """One MoE layer: out [T, H] from x [T, H], topk_ids and topk_weights [T, k] (ids ascending in each row).
+
+    ahead, residual [T, H]: guess what the next layer will choose, if T is 1.
 
     StorageError or ContainerError if an expert cannot be read; no lease survives.
     """

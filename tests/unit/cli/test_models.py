@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparseflow.cli.main import main
+from sparseflow.experts.heat import heat_path
 
 
 @pytest.fixture
@@ -37,7 +38,15 @@ def test_remove_asks_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (home / "models" / "tiny" / "manifest.json").exists()
 
 
-def test_remove_deletes_the_container(home: Path) -> None:
+def test_remove_deletes_the_container_and_its_heat(home: Path) -> None:
+    manifest = (home / "models" / "tiny" / "manifest.json").read_bytes()
+    heat = heat_path(home / "cache" / "heat", manifest)
+    other = heat.with_name("other.heat")
+    heat.parent.mkdir(parents=True)
+    heat.touch()
+    other.touch()
     assert main(["remove", "tiny", "--yes"]) == 0
+    assert not heat.exists()
+    assert other.exists()
     assert not (home / "models" / "tiny").exists()
     assert (home / "models" / "half-written").exists()
