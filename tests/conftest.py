@@ -44,6 +44,19 @@ def tiny_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_int4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden model as an int4 container."""
+    return prepare(GOLDEN, tmp_path_factory.mktemp("containers") / "tiny-int4", recipe="int4")
+
+
+@pytest.fixture(scope="session")
+def tiny_int4_small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden model as an int4-small container."""
+    path = tmp_path_factory.mktemp("containers") / "tiny-int4-small"
+    return prepare(GOLDEN, path, recipe="int4-small")
+
+
+@pytest.fixture(scope="session")
 def mixtral_checkpoint() -> Path:
     """The golden Mixtral model: 2 layers, grouped queries, 11 experts one by one, odd sizes."""
     return GOLDEN_MIXTRAL

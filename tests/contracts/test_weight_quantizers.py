@@ -54,6 +54,27 @@ def test_groups_are_the_reference_byte_for_byte(weight_format: str, isa: str) ->
         same_bytes(weight_format, awkward_weights(seed), isa)
 
 
+@tables
+def test_rows_are_the_reference_byte_for_byte(isa: str) -> None:
+    for seed in range(40):
+        weights = awkward_weights(seed)
+        weights[0] = 0
+        weights[-1] *= np.float32(1e-38)
+        codes, scales = reference.quantize_int8(weights)
+        actual_codes, actual_scales = _ext.quantize_weights("int8-v1", weights, isa)
+        assert actual_codes.tobytes() == reference.interleave(codes).tobytes()
+        assert actual_scales.tobytes() == scales.tobytes()
+
+
+@tables
+def test_a_row_that_is_not_finite_is_refused(isa: str) -> None:
+    for bad in (np.inf, -np.inf, np.nan):
+        weights = np.ones((3, 70), np.float32)
+        weights[1, 69] = bad
+        with pytest.raises(ConfigError, match="row 1 has a value that is not finite"):
+            _ext.quantize_weights("int8-v1", weights, isa)
+
+
 @formats
 @tables
 def test_bfloat16_weights_are_widened_exactly(weight_format: str, isa: str) -> None:

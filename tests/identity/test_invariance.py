@@ -27,6 +27,14 @@ PARAMS = SamplingParams(
     seed=7,
     ignore_eos=True,
 )
+CONTAINERS = (
+    "tiny_bf16",
+    "tiny_moe",
+    "tiny_int4",
+    "tiny_int4_small",
+    "mixtral_bf16",
+    "mixtral_int8",
+)
 NUM_EXPERTS = {"qwen3_5_moe": 48, "mixtral": 22}  # 4 layers of 12, 2 of 11
 
 
@@ -37,7 +45,7 @@ class Run:
     stats: EngineStats
 
 
-@pytest.fixture(scope="module", params=["tiny_bf16", "tiny_moe", "mixtral_bf16", "mixtral_int8"])
+@pytest.fixture(scope="module", params=CONTAINERS)
 def container(request: pytest.FixtureRequest) -> Path:
     path: Path = request.getfixturevalue(request.param)
     return path

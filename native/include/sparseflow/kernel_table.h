@@ -150,6 +150,10 @@ struct KernelTable {
   float (*fit_group)(const float* weights, const CodeRange& range, int8_t* codes,
                      uint16_t* scale) noexcept;
 
+  // A row of weights, padded with zeros to a multiple of 64 -> its codes in int8-v1. Returns the
+  // largest magnitude, whose 127th part is the scale; if that is 0 or not finite, codes are 0.
+  float (*fit_row)(const float* weights, int64_t padded_cols, int8_t* codes) noexcept;
+
   // out[t * out_stride + r] = sum_k W[r, k] x[t, k] for the rows of 16-row blocks [block_begin,
   // block_end) and tokens [0, num_tokens). Rows beyond w.rows are not written. Integer formats read
   // codes/scales/sums, float formats read x.

@@ -1,9 +1,9 @@
-// Weights to the integer formats. Container bytes do not depend on the CPU: rows of int8-v1 are
-// plain IEEE arithmetic compiled for the baseline, and groups come from a kernel whose arithmetic
-// is fixed.
+// Weights to the integer formats: padding and the order of the bytes. Scales and codes come from a
+// kernel whose arithmetic is fixed: container bytes do not depend on the CPU.
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -27,54 +27,41 @@ void widen(const uint16_t* from, int64_t count, float* to) {
   }
 }
 
+uint32_t four_codes(const void* codes) noexcept {
+  uint32_t four;
+  std::memcpy(&four, codes, 4);
+  return four;
+}
+
+void put_four(uint32_t four, uint8_t* out) noexcept { std::memcpy(out, &four, 4); }
+
 std::string where(int64_t row) { return "weights: row " + std::to_string(row) + " has a value "; }
 
 [[noreturn]] void refuse_not_finite(int64_t row) {
   throw ConfigError(where(row) + "that is not finite; it cannot be quantized");
 }
 
-// Magnitudes are compared as integers: same order, one pass also finds what is not finite, and the
-// loop has no branch.
-float row_scale(const float* x, int64_t cols, int64_t row) {
-  int32_t largest = 0;
-  for (int64_t i = 0; i < cols; ++i) {
-    largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
-  }
-  if (largest >= 0x7F800000) {
-    refuse_not_finite(row);
-  }
-  return std::bit_cast<float>(largest) / 127.0F;
-}
-
-// Rounds half to even by adding 1.5 * 2^23, whose low bits then hold the code; x / scale is at most
-// about 190, even for a subnormal scale.
-void encode_row(const float* x, int64_t padded, float scale, uint8_t* codes) {
-  for (int64_t k = 0; k < padded; ++k) {
-    const int32_t code = std::bit_cast<int32_t>(x[k] / scale + 0x1.8p23F) - 0x4B400000;
-    codes[k] = static_cast<uint8_t>(std::min(std::max(code, -127), 127) + 128);
-  }
-}
-
 template <typename Weight>
-void quantize_rows(const Weight* weights, int64_t rows, int64_t cols, uint8_t* codes,
-                   float* scales) {
+void quantize_rows(const KernelTable& kernels, const Weight* weights, int64_t rows, int64_t cols,
+                   uint8_t* codes, float* scales) {
   const FloatEnvironment environment;
   const int64_t padded = round_up(cols, kGroup);
   std::vector<float> x(static_cast<size_t>(padded), 0.0F);
-  std::vector<uint8_t> row_codes(static_cast<size_t>(padded));
+  std::vector<int8_t> row_codes(static_cast<size_t>(padded));
   for (int64_t row = 0; row < round_up(rows, kLanes); ++row) {
-    std::fill(row_codes.begin(), row_codes.end(), uint8_t{128});
+    std::fill(row_codes.begin(), row_codes.end(), int8_t{0});
     scales[row] = 0.0F;
     if (row < rows) {
       widen(weights + row * cols, cols, x.data());
-      scales[row] = row_scale(x.data(), cols, row);
-      if (scales[row] != 0.0F) {
-        encode_row(x.data(), padded, scales[row], row_codes.data());
+      const float largest = kernels.fit_row(x.data(), padded, row_codes.data());
+      if (!std::isfinite(largest)) {
+        refuse_not_finite(row);
       }
+      scales[row] = largest / 127.0F;
     }
     uint8_t* out = codes + row / kLanes * kLanes * padded + row % kLanes * 4;
     for (int64_t k = 0; k < padded; k += 4) {
-      std::memcpy(out + k * kLanes, row_codes.data() + k, 4);
+      put_four(four_codes(row_codes.data() + k) ^ 0x80808080, out + k * kLanes);
     }
   }
 }
@@ -115,14 +102,6 @@ Quantizer quantizer(WeightFormat format) noexcept {
 float largest_weight(const Quantizer& to) noexcept { return -to.range.lowest * kLargestHalf; }
 
 using Tile = uint8_t[kLanes][kGroupSize];  // codes plus offset of 16 rows and a group
-
-uint32_t four_codes(const uint8_t* codes) noexcept {
-  uint32_t four;
-  std::memcpy(&four, codes, 4);
-  return four;
-}
-
-void put_four(uint32_t four, uint8_t* out) noexcept { std::memcpy(out, &four, 4); }
 
 // [8 steps][16][4]: the low four bits of inputs 8 s + j and 8 s + 4 + j share a byte.
 void pack_low_bits(const Tile& tile, uint8_t* out) noexcept {
@@ -209,7 +188,7 @@ template <typename Weight>
 void quantize(const KernelTable& kernels, WeightFormat format, const Weight* weights, int64_t rows,
               int64_t cols, uint8_t* codes, void* scales) {
   if (format == WeightFormat::kInt8) {
-    quantize_rows(weights, rows, cols, codes, static_cast<float*>(scales));
+    quantize_rows(kernels, weights, rows, cols, codes, static_cast<float*>(scales));
   } else {
     quantize_groups(kernels, quantizer(format), weights, rows, cols, codes,
                     static_cast<uint16_t*>(scales));

@@ -1,9 +1,11 @@
-// Weights to codes with one float16 scale for each group, the scale searched to lower the squared
-// error.
+// Weights to codes: with one float16 scale for each group, searched to lower the squared error, or
+// with the scale of the largest of a row.
 #pragma once
 
 namespace sparseflow {
 namespace {
+
+constexpr float kLargestFloat = 0x1.fffffep127F;
 
 SPARSEFLOW_INLINE F32 clamp_and_shift(F32 x, const CodeRange& range) {
   const F32 clamped = min(max(x, set(range.lowest)), set(range.highest));
@@ -104,6 +106,26 @@ float fit_group_kernel(const float* weights, const CodeRange& range, int8_t* cod
                        uint16_t* scale) noexcept {
   return range.num_inputs == kGroup ? fit_group<4>(weights, range, codes, scale)
                                     : fit_group<2>(weights, range, codes, scale);
+}
+
+float fit_row_kernel(const float* weights, int64_t padded_cols, int8_t* codes) noexcept {
+  I32 magnitudes = set_int(0);
+  for (int64_t k = 0; k < padded_cols; k += 16) {
+    magnitudes = max(magnitudes, bit_and(bits(load(weights + k)), set_int(0x7FFFFFFF)));
+  }
+  const F32 lanes[1] = {from_bits(magnitudes)};
+  const float largest = group_amax(lanes);
+  const float scale = largest / 127.0F;
+  if (!(largest <= kLargestFloat) || scale == 0.0F) {
+    __builtin_memset(codes, 0, static_cast<size_t>(padded_cols));
+    return largest;
+  }
+  const CodeRange range{kGroup, -127.0F, 127.0F, nullptr, 0};
+  for (int64_t k = 0; k < padded_cols; k += 16) {
+    const F32 code = clamp_and_shift(div(load(weights + k), set(scale)), range);
+    store_bytes(codes + k, sub(bits(code), set_int(0x4B400000)));
+  }
+  return largest;
 }
 
 }  // namespace

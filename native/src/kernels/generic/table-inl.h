@@ -21,6 +21,7 @@ constexpr KernelTable make_table(const char* name, uint32_t cpu_features) {
       .cpu_features = cpu_features,
       .quantize = quantize_kernel,
       .fit_group = fit_group_kernel,
+      .fit_row = fit_row_kernel,
       .matmul = matmul_kernel,
       .rms_norm = rms_norm_kernel,
       .l2_norm = l2_norm_kernel,
