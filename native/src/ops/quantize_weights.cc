@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -54,7 +53,7 @@ void quantize_rows(const KernelTable& kernels, const Weight* weights, int64_t ro
     if (row < rows) {
       widen(weights + row * cols, cols, x.data());
       const float largest = kernels.fit_row(x.data(), padded, row_codes.data());
-      if (!std::isfinite(largest)) {
+      if (std::bit_cast<uint32_t>(largest) >= 0x7F800000) {
         refuse_not_finite(row);
       }
       scales[row] = largest / 127.0F;
