@@ -88,6 +88,7 @@ struct ExpertCounters {
   int64_t failed_reads = 0;
   int64_t bytes_read = 0;
   double read_wait_seconds = 0;    // computation stood still for a read
+  double wait_cpu_seconds = 0;     // CPU time of the whole process meanwhile
   double read_busy_seconds = 0;    // at least one read was under way
   double read_flight_seconds = 0;  // sum over all reads of the time that each was under way
   int64_t preloaded = 0;           // experts whose read began before anyone asked, for earlier runs

@@ -29,6 +29,8 @@ uint64_t dot_plain(const std::byte* data, int64_t n) {
   return sum;
 }
 
+#if !defined(__x86_64__)
+
 uint64_t macs_plain(int64_t rounds) {
   uint32_t sums[16] = {};
   uint32_t factor = 3;
@@ -42,7 +44,7 @@ uint64_t macs_plain(int64_t rounds) {
 }
 constexpr int64_t kPlainMacs = 16;
 
-#if defined(__x86_64__)
+#else
 
 #define TARGET(features) __attribute__((target(features)))
 
@@ -119,9 +121,29 @@ uint64_t dot_avx512(const std::byte* data, int64_t n) {
 
 // One operand passes through an empty asm, so that no product can be taken out of the loop.
 constexpr int kMacChains = 12;
+constexpr int kShortChains = 6;  // as many as fit into the 16 registers of AVX2
+
+// What portable code becomes on every x86-64: pairs of 16-bit products.
+uint64_t macs_sse2(int64_t rounds) {
+  __m128i acc[kShortChains];
+  for (auto& a : acc) a = _mm_setzero_si128();
+  __m128i weights = _mm_set1_epi16(5);
+  const __m128i x = _mm_set1_epi16(3);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (auto& a : acc) {
+      __asm__ volatile("" : "+x"(weights));
+      a = _mm_add_epi32(a, _mm_madd_epi16(weights, x));
+    }
+  }
+  alignas(16) uint64_t words[2 * kShortChains];
+  for (int j = 0; j < kShortChains; ++j) {
+    _mm_store_si128(reinterpret_cast<__m128i*>(words + 2 * j), acc[j]);
+  }
+  return fold(words, 2 * kShortChains);
+}
 
 TARGET("avx2") uint64_t macs_avx2(int64_t rounds) {
-  __m256i acc[kMacChains];
+  __m256i acc[kShortChains];
   for (auto& a : acc) a = _mm256_setzero_si256();
   __m256i weights = _mm256_set1_epi8(5);
   const __m256i x = _mm256_set1_epi8(3);
@@ -133,15 +155,15 @@ TARGET("avx2") uint64_t macs_avx2(int64_t rounds) {
       a = _mm256_add_epi32(a, _mm256_madd_epi16(pairs, ones));
     }
   }
-  alignas(32) uint64_t words[4 * kMacChains];
-  for (int j = 0; j < kMacChains; ++j) {
+  alignas(32) uint64_t words[4 * kShortChains];
+  for (int j = 0; j < kShortChains; ++j) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(words + 4 * j), acc[j]);
   }
-  return fold(words, 4 * kMacChains);
+  return fold(words, 4 * kShortChains);
 }
 
 TARGET("avx2,avx512vl,avx512vnni") uint64_t macs_avx2_vnni(int64_t rounds) {
-  __m256i acc[kMacChains];
+  __m256i acc[kShortChains];
   for (auto& a : acc) a = _mm256_setzero_si256();
   __m256i weights = _mm256_set1_epi8(5);
   const __m256i x = _mm256_set1_epi8(3);
@@ -151,11 +173,30 @@ TARGET("avx2,avx512vl,avx512vnni") uint64_t macs_avx2_vnni(int64_t rounds) {
       a = _mm256_dpbusd_epi32(a, weights, x);
     }
   }
-  alignas(32) uint64_t words[4 * kMacChains];
-  for (int j = 0; j < kMacChains; ++j) {
+  alignas(32) uint64_t words[4 * kShortChains];
+  for (int j = 0; j < kShortChains; ++j) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(words + 4 * j), acc[j]);
   }
-  return fold(words, 4 * kMacChains);
+  return fold(words, 4 * kShortChains);
+}
+
+// The same in the encoding of CPUs without AVX-512.
+TARGET("avx2,avxvnni") uint64_t macs_avx_vnni(int64_t rounds) {
+  __m256i acc[kShortChains];
+  for (auto& a : acc) a = _mm256_setzero_si256();
+  __m256i weights = _mm256_set1_epi8(5);
+  const __m256i x = _mm256_set1_epi8(3);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (auto& a : acc) {
+      __asm__ volatile("" : "+x"(weights));
+      a = _mm256_dpbusd_avx_epi32(a, weights, x);
+    }
+  }
+  alignas(32) uint64_t words[4 * kShortChains];
+  for (int j = 0; j < kShortChains; ++j) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(words + 4 * j), acc[j]);
+  }
+  return fold(words, 4 * kShortChains);
 }
 
 TARGET("avx512f,avx512bw,avx512vnni") uint64_t macs_avx512(int64_t rounds) {
@@ -176,6 +217,7 @@ TARGET("avx512f,avx512bw,avx512vnni") uint64_t macs_avx512(int64_t rounds) {
 
 bool has_avx2() { return __builtin_cpu_supports("avx2") != 0; }
 bool has_avx512() { return __builtin_cpu_supports("avx512f") != 0; }
+bool has_avx_vnni() { return __builtin_cpu_supports("avxvnni") != 0; }
 bool has_vnni() {
   return __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
          __builtin_cpu_supports("avx512bw") != 0;
@@ -196,11 +238,13 @@ ByteLoop dot_loop() noexcept { return has_vnni() ? dot_avx512 : has_avx2() ? dot
 MacLoop mac_loop(const char* isa) noexcept {
   const bool is_avx512 = std::strncmp(isa, "avx512", 6) == 0;
   if (is_avx512 && has_vnni()) return {macs_avx512, int64_t{64} * kMacChains};
-  if (std::strcmp(isa, "avx2_vnni") == 0 && has_vnni()) {
-    return {macs_avx2_vnni, int64_t{32} * kMacChains};
+  if (std::strcmp(isa, "avx2_vnni") == 0) {
+    if (has_vnni()) return {macs_avx2_vnni, int64_t{32} * kShortChains};
+    if (has_avx_vnni()) return {macs_avx_vnni, int64_t{32} * kShortChains};
   }
-  if (std::strncmp(isa, "avx", 3) == 0 && has_avx2()) return {macs_avx2, int64_t{32} * kMacChains};
-  return {macs_plain, kPlainMacs};
+  if (std::strncmp(isa, "avx", 3) == 0 && has_avx2())
+    return {macs_avx2, int64_t{32} * kShortChains};
+  return {macs_sse2, int64_t{8} * kShortChains};
 }
 
 #else

@@ -234,6 +234,7 @@ void bind_sources(nb::module_& m) {
       .def_ro("failed_reads", &ExpertCounters::failed_reads)
       .def_ro("bytes_read", &ExpertCounters::bytes_read)
       .def_ro("read_wait_seconds", &ExpertCounters::read_wait_seconds)
+      .def_ro("wait_cpu_seconds", &ExpertCounters::wait_cpu_seconds)
       .def_ro("read_busy_seconds", &ExpertCounters::read_busy_seconds)
       .def_ro("read_flight_seconds", &ExpertCounters::read_flight_seconds)
       .def_ro("preloaded", &ExpertCounters::preloaded)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <ctime>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -16,6 +17,29 @@ namespace {
 double now_seconds() noexcept {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+double process_cpu_seconds() noexcept {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Books its own life as waiting for reads.
+class Waiting {
+ public:
+  explicit Waiting(ExpertCounters& counters) noexcept : counters_(counters) {}
+  ~Waiting() {
+    counters_.read_wait_seconds += now_seconds() - wall_;
+    counters_.wait_cpu_seconds += process_cpu_seconds() - cpu_;
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  ExpertCounters& counters_;
+  double wall_ = now_seconds();
+  double cpu_ = process_cpu_seconds();
+};
 
 [[maybe_unused]] bool may_change(SlotState from, SlotState to) noexcept {
   using enum SlotState;
@@ -102,8 +126,9 @@ void ExpertCache::expect(int32_t layer, std::span<const int32_t> experts) {
 }
 
 int64_t ExpertCache::count_misses(int32_t layer, std::span<const int32_t> experts) const noexcept {
-  return std::count_if(experts.begin(), experts.end(),
-                       [&](int32_t expert) { return slot_of_[index({layer, expert})] < 0; });
+  return std::count_if(experts.begin(), experts.end(), [&](int32_t expert) {
+    return slot_of_[index({layer, expert})] < 0;
+  });
 }
 
 ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts, bool wait) {
@@ -118,9 +143,8 @@ ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts
   const auto has_room = [&] { return make_room(layer, experts); };
   if (!has_room()) {
     if (!wait) return {};
-    const double start = now_seconds();
+    const Waiting waiting(counters_);
     changed_.wait(lock, has_room);
-    counters_.read_wait_seconds += now_seconds() - start;
   }
   std::vector<LeasedExpert> leased;
   if (!emptied_.empty()) {
@@ -392,15 +416,8 @@ bool ExpertCache::mark_delivered(std::span<LeasedExpert> experts) {
 void ExpertCache::deliver(std::span<LeasedExpert> experts, bool wait) {
   std::unique_lock lock(mutex_);
   if (mark_delivered(experts) || !wait) return;
-  const double start = now_seconds();
-  const auto account = [&] { counters_.read_wait_seconds += now_seconds() - start; };
-  try {
-    changed_.wait(lock, [&] { return mark_delivered(experts); });
-  } catch (...) {
-    account();
-    throw;
-  }
-  account();
+  const Waiting waiting(counters_);
+  changed_.wait(lock, [&] { return mark_delivered(experts); });
 }
 
 void ExpertCache::throw_failure(const Slot& slot) const {

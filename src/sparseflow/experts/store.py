@@ -30,6 +30,8 @@ class ExpertStats:
     """From storage, loading included."""
     read_wait_seconds: float
     """Computation stood still for a read."""
+    wait_cpu_seconds: float
+    """CPU time of the whole process meanwhile: other threads, and what waiting itself costs."""
     read_busy_seconds: float
     """At least one read was under way."""
     read_flight_seconds: float
@@ -150,6 +152,7 @@ class ExpertStore(ABC):
             failed_reads=counters.failed_reads,
             bytes_read=counters.bytes_read,
             read_wait_seconds=counters.read_wait_seconds,
+            wait_cpu_seconds=counters.wait_cpu_seconds,
             read_busy_seconds=counters.read_busy_seconds,
             read_flight_seconds=counters.read_flight_seconds,
             preloaded=counters.preloaded,

@@ -71,6 +71,7 @@ def test_streaming_row_adds_up(bench: Bench, tiny_moe: Path) -> None:
     assert decode["experts"]["reads"] == sum(decode["layer_reads"])
     assert decode["experts"]["bytes_read"] == decode["experts"]["reads"] * blob
     assert decode["experts"]["hits"] + decode["experts"]["misses"] == 5 * layers * top_k
+    assert 0 < decode["experts"]["wait_cpu_seconds"] <= decode["cpu_seconds"]
     assert prefill["tokens"] == 8
     assert sum(prefill["layer_reads"]) == prefill["experts"]["reads"]
     for phase in (decode, prefill):
