@@ -16,6 +16,8 @@ from sparseflow.errors import ConfigError, SparseFlowError
 
 DRIVER = Path(__file__).parents[3] / "benchmarks" / "peers" / "llama_cpp.py"
 """Where it lies in a source checkout; an installed package has none."""
+HUGE_PAGES = ("env", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1")
+"""Before a program: its large allocations ask for huge pages."""
 SEARCH_PROMPT = 128
 SEARCH_NEW = 8
 
@@ -30,14 +32,17 @@ class Setting:
     repack: int = 1
     """Whether weights are rearranged for the CPU while loading."""
     ubatch: int = 512
+    huge_pages: int = 0
+    """Whether its allocator asks for them; models that are mapped have none."""
     read_ahead_kib: int | None = None
     """None: the machine's own."""
 
     def label(self) -> str:
         ahead = "" if self.read_ahead_kib is None else f", read-ahead {self.read_ahead_kib} KiB"
+        huge = ", huge pages" if self.huge_pages else ""
         return (
             f"{self.threads} threads, load {self.load}, repack {self.repack}, ubatch {self.ubatch}"
-            f"{ahead}"
+            f"{huge}{ahead}"
         )
 
 
@@ -74,6 +79,7 @@ class Peer:
             ids, out = Path(directory) / "prompt.json", Path(directory) / "report.json"
             ids.write_text(json.dumps(list(prompt)), encoding="utf-8")
             command = [
+                *(HUGE_PAGES if setting.huge_pages else ()),
                 sys.executable, str(self.driver), "run", "--build", str(self.build),
                 "--gguf", str(self.model), "--prompt", str(ids), "--new", str(new),
                 "--threads", str(setting.threads), "--load", setting.load,
@@ -141,6 +147,7 @@ def search_space(first: Setting) -> dict[str, Sequence[Any]]:
     return {
         "repack": (1, 0),
         "load": ("none", "mmap"),
+        "huge_pages": (0, 1),
         "threads": sorted({first.threads, max(1, first.threads // 2), first.threads + 1}),
         "ubatch": (512, 128, 2048),
     }

@@ -23,11 +23,19 @@ LIMITED_PROMPT = 16
 """Tokens of a trial under a limit, where a prompt reads nearly the whole model."""
 
 
-def search_best(plan: Plan, metric: str, new: int = SEARCH_NEW) -> tuple[Setting, list[Trial]]:
+Tried = dict[Setting, dict[str, Any]]
+"""Reports of trials; each has both speeds, so a search by the other metric need not run them again."""
+
+
+def search_best(
+    plan: Plan, metric: str, new: int = SEARCH_NEW, tried: Tried | None = None
+) -> tuple[Setting, list[Trial]]:
     """The best setting by `metric`, and all trials. REQUIRES: plan.peer.
 
     Under a limit the model is mapped and not rearranged, since copies would not fit; read-ahead is tried instead.
+    tried: of earlier searches under the same conditions; is added to.
     """
+    known: Tried = {} if tried is None else tried
     assert plan.peer is not None
     if plan.limit_bytes is None:
         first, length = Setting(plan.threads), SEARCH_PROMPT
@@ -35,11 +43,14 @@ def search_best(plan: Plan, metric: str, new: int = SEARCH_NEW) -> tuple[Setting
     else:
         first, length = Setting(plan.threads, "mmap", 0), LIMITED_PROMPT
         space = limited_space(first, read_aheads(plan.peer.model))
-    return search(lambda setting: _run(plan, setting, length, new), first, metric, space)
+    ids = prompt_ids(plan.container, min(length, plan.prompt))
 
+    def run(setting: Setting) -> dict[str, Any]:
+        if setting not in known:
+            known[setting] = run_peer(plan, setting, ids, new)
+        return known[setting]
 
-def _run(plan: Plan, setting: Setting, prompt: int, new: int) -> dict[str, Any]:
-    return run_peer(plan, setting, prompt_ids(plan.container, min(prompt, plan.prompt)), new)
+    return search(run, first, metric, space)
 
 
 def read_aheads(path: Path) -> tuple[int | None, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from sparseflow.bench.measure import Plan, Row, measure
 from sparseflow.bench.pairs import Note
 from sparseflow.bench.peer import DRIVER, Peer, Setting, Trial
-from sparseflow.bench.searches import search_best
+from sparseflow.bench.searches import Tried, search_best
 from sparseflow.bench.suite import Suite
 from sparseflow.config import EngineConfig
 from sparseflow.container.manifest import read_manifest
@@ -34,6 +34,7 @@ class TargetRuns:
         """Of the searches for the peer's best setting."""
         self._note = note
         self._settings: dict[str, Setting] = {}
+        self._tried: dict[tuple[Path, Path, int | None], Tried] = {}
 
     def container(self, key: str) -> Path:
         """Raises ConfigError if the suite does not name it."""
@@ -133,8 +134,11 @@ class TargetRuns:
         if name not in self._settings:
             if self._note is not None:
                 self._note(f"search: {name}", 0, 1)
+            assert plan.peer is not None
+            conditions = (plan.peer.build, plan.peer.model, plan.limit_bytes)
+            tried = self._tried.setdefault(conditions, {})
             self._settings[name], self.trials[name] = search_best(
-                plan, metric, self.suite.search_new
+                plan, metric, self.suite.search_new, tried
             )
         return self._settings[name]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 
@@ -39,6 +40,7 @@ def main() -> None:
         "token_seconds": [step] * new,
         "ids": [prompt[-1] + 1 + i for i in range(new)],
         "version": "fake",
+        "tunables": os.environ.get("GLIBC_TUNABLES", ""),
     }
     Path(options.json).write_text(json.dumps(report))
 

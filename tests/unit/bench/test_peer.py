@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sparseflow.bench.measure import Plan
 from sparseflow.bench.peer import (
     Peer,
     Setting,
@@ -15,6 +17,7 @@ from sparseflow.bench.peer import (
     search,
     search_space,
 )
+from sparseflow.bench.searches import search_best
 from sparseflow.errors import ConfigError, StorageError
 
 DRIVER = Path(__file__).parent / "fake_peer.py"
@@ -28,10 +31,12 @@ def peer(tmp_path: Path) -> Peer:
 
 
 def test_report_of_the_driver_is_read_with_what_its_parent_saw(peer: Peer) -> None:
-    report = peer.run([5, 6], 3, Setting(2))
+    report = peer.run([5, 6], 3, Setting(2, huge_pages=1))
     assert report["ids"] == [7, 8, 9]
     assert report["setting"]["threads"] == 2
     assert report["watch"]["oom_kills"] == 0
+    assert "hugetlb=1" in report["tunables"]
+    assert peer.run([5], 1, Setting(2))["tunables"] == ""
     assert decode_speed(report) == pytest.approx(100.0)
     assert prefill_speed(report) == pytest.approx(400.0)
 
@@ -49,6 +54,26 @@ def test_search_finds_the_best_and_lists_every_trial(peer: Peer) -> None:
     assert trials[1].decode > trials[0].decode
 
 
+def test_second_search_by_the_other_metric_runs_nothing_again(
+    peer: Peer, tiny_moe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Setting] = []
+    original = Peer.run
+
+    def count(self: Peer, *arguments: Any, **options: Any) -> dict[str, Any]:
+        runs.append(arguments[2])
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Peer, "run", count)
+    plan = Plan(tiny_moe, prompt=4, config={"threads": 1}, peer=peer)
+    tried: dict[Setting, dict[str, Any]] = {}
+    by_decode, trials = search_best(plan, "decode", 2, tried)
+    num_runs = len(runs)
+    by_prefill, again = search_best(plan, "prefill", 2, tried)
+    assert by_decode == by_prefill
+    assert len(runs) == num_runs == len(trials) == len(again)
+
+
 def test_setting_that_fails_is_listed_with_its_problem(peer: Peer) -> None:
     best, trials = search(lambda s: peer.run([1], 2, s), Setting(1), "decode", {"load": ("dio",)})
     assert best == Setting(1)
@@ -61,7 +86,7 @@ def test_peer_that_runs_under_no_setting_is_an_error(peer: Peer) -> None:
 
 
 def test_without_a_limit_all_is_varied_and_under_one_only_what_fits() -> None:
-    assert set(search_space(Setting(2))) == {"repack", "load", "threads", "ubatch"}
+    assert set(search_space(Setting(2))) == {"repack", "load", "huge_pages", "threads", "ubatch"}
     space = limited_space(Setting(2, "mmap", 0), (None, 128))
     assert set(space) == {"read_ahead_kib", "threads"}
     assert space["read_ahead_kib"] == (None, 128)
