@@ -64,7 +64,7 @@ def measure_prepare(checkpoint: Path, recipe: str) -> PrepareRun:
         raise ConfigError(f"{checkpoint}: no safetensors files; give a checkpoint")
     with tempfile.TemporaryDirectory(prefix=".sparseflow-bench-", dir=checkpoint.parent) as place:
         read_speed = probe_read(shards)
-        write_speed = probe_write(Path(place) / "probe.bin")
+        write_speed = probe_write(Path(place) / "probe.bin", WRITE_BYTES)
         drop_pages(shards)
         command = [
             sys.executable, "-m", "sparseflow.cli.main", "prepare", str(checkpoint),
@@ -91,7 +91,7 @@ def probe_read(files: list[Path]) -> float:
     return len(blocks) * BLOCK / seconds
 
 
-def probe_write(path: Path, nbytes: int = WRITE_BYTES) -> float:
+def probe_write(path: Path, nbytes: int) -> float:
     """Bytes a second of large writes in order, until they are on the disk; the file is removed again."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
