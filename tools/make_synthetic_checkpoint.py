@@ -47,7 +47,9 @@ def plan_checkpoint(options: argparse.Namespace) -> Plan:
     vocab = options.vocab or (
         tiny_vocab if options.tiny else TRUE_VOCAB if is_published else 32_768
     )
-    geometry = "true" if not options.tiny else "tiny-chain" if options.chain else "tiny"
+    geometry = "medium" if options.medium else "true"
+    if options.tiny:
+        geometry = "tiny-chain" if options.chain else "tiny"
     text = text_config(layers, vocab, geometry)
     tensors = text_tensors(text, is_fused=not options.unfused)
     config: dict[str, Any] = {"architectures": ["Qwen3_5MoeForCausalLM"], **text}
@@ -129,6 +131,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("directory", type=Path, nargs="?", help="for the checkpoint")
     parser.add_argument("--tiny", action="store_true", help="small dimensions, odd tails")
+    parser.add_argument("--medium", action="store_true", help="whole groups of 64 inputs")
     parser.add_argument(
         "--true-geometry", action="store_true", help="the published model's dimensions"
     )
@@ -167,8 +170,11 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
         "--report-routing", action="store_true", help="print how the chain routes, write nothing"
     )
     options = parser.parse_args(arguments)
-    if options.tiny == options.true_geometry and not (options.names and options.headers_only):
-        parser.error("choose --tiny or --true-geometry")
+    geometries = [options.tiny, options.medium, options.true_geometry]
+    if sum(geometries) != 1 and not (options.names and options.headers_only):
+        parser.error("choose --tiny, --medium or --true-geometry")
+    if options.medium and (options.names or options.chain):
+        parser.error("--medium has neither published names nor a chain")
     if options.names and not options.tiny and not options.headers_only:
         parser.error("--names at true shapes would write 67 GiB; add --tiny or --headers-only")
     options.chain = (options.chain or options.true_geometry) and not options.names

@@ -59,6 +59,21 @@ SIZES = {
         "moe_intermediate_size": 128,
         "shared_expert_intermediate_size": 128,
     },
+    # Every row is whole groups of 64 inputs: for measuring formats.
+    "medium": {
+        "hidden_size": 1024,
+        "head_dim": 64,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "linear_num_key_heads": 8,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "num_experts": 24,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 256,
+        "shared_expert_intermediate_size": 256,
+    },
 }
 """By name of the geometry."""
 

@@ -126,9 +126,8 @@ void ExpertCache::expect(int32_t layer, std::span<const int32_t> experts) {
 }
 
 int64_t ExpertCache::count_misses(int32_t layer, std::span<const int32_t> experts) const noexcept {
-  return std::count_if(experts.begin(), experts.end(), [&](int32_t expert) {
-    return slot_of_[index({layer, expert})] < 0;
-  });
+  return std::count_if(experts.begin(), experts.end(),
+                       [&](int32_t expert) { return slot_of_[index({layer, expert})] < 0; });
 }
 
 ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts, bool wait) {

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sparseflow.config import EngineConfig
 from sparseflow.engine.engine import Engine
+from sparseflow.evaluation.divergence import token_divergences
 from sparseflow.planning.budget import settle
 
 CHUNK = 64
@@ -76,23 +77,11 @@ def agree(reference: Trace, found: Trace) -> Agreement:
         same_choices(reference.routes[layer], found.routes[layer])
         for layer in sorted(reference.routes)
     )
-    divergences = [kl(a, b) for a, b in zip(reference.logits, found.logits, strict=True)]
+    divergences = token_divergences(reference.logits, found.logits)
     same = reference.logits.argmax(axis=1) == found.logits.argmax(axis=1)
-    return Agreement(len(same), shares, float(np.mean(divergences)), float(same.mean()))
+    return Agreement(len(same), shares, float(divergences.mean()), float(same.mean()))
 
 
 def same_choices(reference: NDArray[np.int32], found: NDArray[np.int32]) -> float:
     """Share of the entries of reference [tokens, k] that are in the same row of found, in any order."""
     return float((reference[:, :, None] == found[:, None, :]).any(axis=2).mean())
-
-
-def kl(reference: NDArray[np.float32], found: NDArray[np.float32]) -> float:
-    """KL(softmax(reference) || softmax(found)) in nats, in float64, of logits [vocab_size]."""
-    p, q = _log_softmax(reference), _log_softmax(found)
-    return float((np.exp(p) * (p - q)).sum())
-
-
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max()
-    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
-    return result
