@@ -11,6 +11,7 @@ from sparseflow.checkpoint.tensor_classes import TensorClass, TensorRow, expecte
 from sparseflow.container.recipes import (
     BF16,
     FLOAT32,
+    INT4_G32,
     INT4_G64,
     INT6_G64,
     INT8,
@@ -42,36 +43,38 @@ class Variant:
     by_class: ClassRecipe | None = None
 
 
+_INT4 = get_recipe("int4")
 VARIANTS = (
     Variant("int8", "int8"),
-    Variant("Q8_0", "int4", {INT4_G64: "Q8_0", INT8_G64: "Q8_0"}),
+    Variant("Q8_0", "int4", {_INT4.experts: "Q8_0", _INT4.dense: "Q8_0"}),
     Variant("int4", "int4"),
-    Variant("Q4_0", "int4", {INT4_G64: "Q4_0", INT8_G64: "Q8_0"}),
+    Variant("Q4_0", "int4", {_INT4.experts: "Q4_0", _INT4.dense: "Q8_0"}),
     Variant("int4-small", "int4-small"),
 )
 
 
-def _studied(name: str, dense: str, head: str, **classes: str) -> Variant:
+def _studied(name: str, dense: str, head: str, experts: str = INT4_G32, **classes: str) -> Variant:
     by_class = {TensorClass[key]: value for key, value in classes.items()}
-    recipe = ClassRecipe(name, "", get_recipe("int4").experts, dense, head, "float16", by_class)
+    recipe = ClassRecipe(name, "", experts, dense, head, "float16", by_class)
     return Variant(name, "int4", by_class=recipe)
 
 
 STUDY = (
-    _studied("dense 8, head 8", INT8_G64, INT8_G64),
-    _studied("dense 8, head 6", INT8_G64, INT6_G64),
-    _studied("dense 8, head 4", INT8_G64, INT4_G64),
-    _studied("dense 6, head 8", INT6_G64, INT8_G64),
-    _studied("dense 6, head 6", INT6_G64, INT6_G64),
-    _studied("dense 6, head 4", INT6_G64, INT4_G64),
-    _studied("attention 4, rest 6", INT6_G64, INT6_G64, ATTENTION=INT4_G64),
-    _studied("delta 4, rest 6", INT6_G64, INT6_G64, DELTA=INT4_G64),
-    _studied("shared experts 4, rest 6", INT6_G64, INT6_G64, SHARED_EXPERT=INT4_G64),
-    _studied("dense 4, head 6", INT4_G64, INT6_G64),
-    _studied("dense 4, head 4", INT4_G64, INT4_G64),
-    Variant("Q4_0 everywhere", "int4", {INT4_G64: "Q4_0", INT8_G64: "Q4_0"}),
+    _studied("experts 4/32, dense 8, head 8", INT8_G64, INT8_G64),
+    _studied("experts 4/32, dense 8, head 6", INT8_G64, INT6_G64),
+    _studied("experts 4/32, dense 6, head 8", INT6_G64, INT8_G64),
+    _studied("experts 4/32, dense 6, head 6", INT6_G64, INT6_G64),
+    _studied("the same, experts 4/64", INT6_G64, INT6_G64, INT4_G64),
+    _studied("the same, head 4/32", INT6_G64, INT4_G32),
+    _studied("the same, attention 4/32", INT6_G64, INT6_G64, ATTENTION=INT4_G32),
+    _studied("the same, delta 4/32", INT6_G64, INT6_G64, DELTA=INT4_G32),
+    _studied("the same, shared experts 4/32", INT6_G64, INT6_G64, SHARED_EXPERT=INT4_G32),
+    _studied("experts 4/32, dense 4/32, head 6", INT4_G32, INT6_G64),
+    _studied("everything 4/32", INT4_G32, INT4_G32),
+    _studied("everything 4/64", INT4_G64, INT4_G64, INT4_G64),
+    Variant("everything Q4_0", "int4", {_INT4.experts: "Q4_0", _INT4.dense: "Q4_0"}),
 )
-"""Experts as in int4; numbers are bits of the formats with groups of 64."""
+"""Bits / group; 8 and 6 bits have groups of 64. "The same" is experts 4/32, dense 6, head 6."""
 
 BITS = {
     FLOAT32: 32.0,
@@ -80,6 +83,7 @@ BITS = {
     INT8_G64: 8.25,
     INT6_G64: 6.25,
     INT4_G64: 4.25,
+    INT4_G32: 4.5,
     "Q8_0": 8.5,
     "Q4_0": 4.5,
 }
