@@ -495,9 +495,8 @@ bool ExpertCache::is_of_step(ExpertKey key) const noexcept {
 }
 
 bool ExpertCache::may_go(const Slot& slot) const noexcept {
-  const bool is_expected =
-      slot.key.layer == expected_layer_ && expected_[static_cast<size_t>(slot.key.expert)];
-  return slot.state == SlotState::kReady && !is_expected;
+  if (slot.state != SlotState::kReady) return false;  // an empty slot has no key
+  return slot.key.layer != expected_layer_ || !expected_[static_cast<size_t>(slot.key.expert)];
 }
 
 // The newcomer itself if it is worth least, or if nothing else may go.
