@@ -108,10 +108,14 @@ def check_reference() -> Result:
 
 
 def check_perplexity() -> Result:
-    _, report = json_of("eval", "perplexity", "demo:bf16", "demo:int8")
-    first, second = report["results"]
-    measured = f"{first['perplexity']:.4f}, {second['perplexity']:.4f}: ratio {second['ratio']:.5f}"
-    return Result(measured, "ratio within 1 %", abs(second["ratio"] - 1) <= 0.01)
+    recipes = ("bf16", "int8", "int4", "int4-small")
+    _, report = json_of("eval", "perplexity", *(f"demo:{recipe}" for recipe in recipes))
+    lines = dict(zip(recipes, report["results"], strict=True))
+    measured = ", ".join(
+        f"{recipe} {line['perplexity']:.4f} ({line['ratio']:.5f})" for recipe, line in lines.items()
+    )
+    is_close = abs(lines["int8"]["ratio"] - 1) <= 0.01
+    return Result(measured, "int8 within 1 % of bf16", is_close)
 
 
 def check_ladder() -> Result:
