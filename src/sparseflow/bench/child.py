@@ -181,6 +181,7 @@ def run(cell: dict[str, Any]) -> dict[str, Any]:
         "store": stats.store,
         "policy": config.policy,
         "queue_depth": config.queue_depth,
+        "io": stats.experts.io,
         "recipe": stats.recipe,
         "dense_bytes": stats.memory.dense_bytes,
         "experts": stats.experts.to_dict(),

@@ -113,7 +113,7 @@ def _settle_limit(plan: Plan) -> tuple[Plan, str]:
 
 def _probe(plan: Plan) -> Callable[[], Any]:
     config = EngineConfig(**plan.engine_config())
-    probe = ProbePlan(plan.threads, config.isa, plan.container, config.queue_depth)
+    probe = ProbePlan(plan.threads, config.isa, plan.container, config.queue_depth, config.io)
     return lambda: run_probes(probe)
 
 
@@ -153,7 +153,7 @@ def run_peer(
 
 def _what_ran(pairs: Pairs) -> Row:
     """What the engine settled on, which must be the same in every run."""
-    names = ("isa", "threads", "store", "policy", "queue_depth", "recipe", "budget", "leases")
+    names = ("isa", "threads", "store", "policy", "queue_depth", "io", "recipe", "budget", "leases")
     return {name: pairs.kept[-1].ours[name] for name in names}
 
 

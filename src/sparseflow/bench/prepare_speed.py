@@ -86,7 +86,7 @@ def probe_read(files: list[Path]) -> float:
     ][: READ_BYTES // BLOCK]
     if not blocks:
         raise ConfigError(f"{files[0]}: too small to measure a disk with")
-    engine = _ext.create_read_engine("pread", QUEUE_DEPTH, True)
+    engine = _ext.create_read_engine("auto", QUEUE_DEPTH, True)
     seconds = _ext.time_reads(engine, [str(file) for file in files], blocks, BLOCK)
     return len(blocks) * BLOCK / seconds
 

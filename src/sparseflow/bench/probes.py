@@ -33,6 +33,8 @@ class ProbePlan:
     container: Path | None = None
     """Whose expert files the disk probe reads; None: no disk probe."""
     queue_depth: int = 4
+    io: str = "auto"
+    """The read engine, as EngineConfig names it."""
     disk_bytes: int = DISK_BYTES
 
 
@@ -89,7 +91,7 @@ def probe_disk(plan: ProbePlan) -> tuple[float, int]:
     ]
     count = max(1, min(len(every), plan.disk_bytes // blob))
     chosen = random.Random(0).sample(every, count)
-    engine = _ext.create_read_engine("pread", plan.queue_depth, True)
+    engine = _ext.create_read_engine(plan.io, plan.queue_depth, True)
     seconds = _ext.time_reads(engine, [str(path) for path in paths], chosen, blob)
     return count * blob / seconds, blob
 

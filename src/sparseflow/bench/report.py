@@ -174,7 +174,8 @@ def facts_line(row: Mapping[str, Any]) -> str:
         f"Linux {machine['kernel']}; {container['filesystem']} on {container['device']}; "
         f"{container['recipe']} ({bits['all']:.2f} bits a weight: experts {bits['experts']:.2f}, "
         f"dense {bits['dense']:.2f}, head {bits['head']:.2f}), {container['num_layers']} layers; "
-        f"{row['run']['isa']}, {row['run']['threads']} threads; version {code['version']} ({commit})"
+        f"{row['run']['isa']}, {row['run']['threads']} threads, {row['run']['io']}; "
+        f"version {code['version']} ({commit})"
     )
 
 

@@ -48,6 +48,7 @@ def bench(
     threads: Annotated[int | None, typer.Option(metavar="N")] = None,
     isa: Annotated[str, typer.Option(metavar="NAME", help="Instruction set.")] = "auto",
     queue_depth: Annotated[int | None, typer.Option(metavar="N", help="Reads in flight.")] = None,
+    io: Annotated[str, typer.Option(metavar="auto|pread|io_uring")] = "auto",
     prefill_chunk: Annotated[int | None, typer.Option(metavar="TOKENS")] = None,
     cold: Annotated[
         bool, typer.Option("--cold/--warm", help="Drop the container's pages before each run.")
@@ -119,7 +120,7 @@ def bench(
 
     build = _peer_build(peer)
     lengths = _counts(prompt, "--prompt")
-    config = _engine_fields(store, ram, threads, isa, queue_depth, prefill_chunk)
+    config = _engine_fields(store, ram, threads, isa, queue_depth, io, prefill_chunk)
     if report not in (None, "targets"):
         raise ConfigError(f"--report: unknown {report!r}; known: targets")
     with progress_bars(quiet=quiet, in_bytes=True) as preparing:
@@ -189,6 +190,7 @@ def _engine_fields(
     threads: int | None,
     isa: str,
     queue_depth: int | None,
+    io: str,
     prefill_chunk: int | None,
 ) -> dict[str, Any]:
     """Fields of EngineConfig that were given, checked."""
@@ -200,6 +202,7 @@ def _engine_fields(
         "threads": threads,
         "isa": isa,
         "queue_depth": queue_depth,
+        "io": io,
         "prefill_chunk": prefill_chunk,
     }
     fields = {name: value for name, value in given.items() if value is not None}

@@ -89,7 +89,7 @@ def test_row_carries_what_a_result_needs(bench: Bench, tiny_moe: Path) -> None:
     container = row["container"]
     assert {"recipe", "checkpoint", "filesystem", "device", "num_layers"} <= container.keys()
     assert container["bits_per_weight"]["experts"] > 8
-    assert {"isa", "threads", "store", "policy", "queue_depth", "budget"} <= row["run"].keys()
+    assert {"isa", "threads", "store", "policy", "queue_depth", "io", "budget"} <= row["run"].keys()
     assert row["run"]["store"] == "resident"
     assert row["temperature"]["kind"] == "warm"
     start = row["measured"]["pairs"][0]["ours"]["start"]
