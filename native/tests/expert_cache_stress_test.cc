@@ -84,7 +84,18 @@ void add_faults(FaultScript& script, const std::atomic<bool>& stop) {
   }
 }
 
-void stress(int64_t num_slots, const std::string& policy) {
+// Reads that nobody waits for, begun and given up beside all the others.
+void read_in_background(StreamingSource& source, const std::atomic<bool>& stop) {
+  std::mt19937 random(7);
+  while (!stop) {
+    const auto layer = static_cast<int32_t>(random() % 3);
+    if (random() % 8 == 0) source.cache().preload();
+    source.read_ahead(layer, random_ids(random, 2, source.geometry().num_experts));
+    std::this_thread::sleep_for(std::chrono::microseconds(150));
+  }
+}
+
+void stress(int64_t num_slots, const std::string& policy, const std::string& engine = "pread") {
   const TemporaryDirectory directory;
   SfiShape shape;
   shape.num_layers = 3;
@@ -95,10 +106,11 @@ void stress(int64_t num_slots, const std::string& policy) {
   options.capacity_bytes = num_slots * read_sfi_header(paths[0]).geometry.blob_bytes;
   options.num_experts_per_tok = 2;
   options.policy = policy;
-  StreamingSource source(paths, options, create_fault_engine(script, {3, true}));
+  StreamingSource source(paths, options, create_fault_engine(script, {3, true}, engine));
   Shared shared{source, open_expert_files(paths).headers};
   std::atomic<bool> stop{false};
   std::thread faults([&] { add_faults(*script, stop); });
+  std::thread background([&] { read_in_background(source, stop); });
   std::thread checker([&] {
     while (!stop) {
       source.cache().check_invariants();
@@ -111,6 +123,7 @@ void stress(int64_t num_slots, const std::string& policy) {
   stop = true;
   faults.join();
   checker.join();
+  background.join();
   source.cache().check_invariants();
   check(shared.num_wrong == 0, "every delivered expert had the right bytes");
   check(source.active_leases() == 0, "leases 0");
@@ -135,6 +148,11 @@ int main() {
   return run_facts({{"two slots", [] { stress(2, "lru"); }},
                     {"five slots in one pool", [] { stress(5, "scored"); }},
                     {"shares, scored", [] { stress(20, "scored"); }},
+                    {"shares, scored, read by what is best here",
+                     [] {
+                       const auto best = create_read_engine("auto", {});
+                       stress(20, "scored", best->name());
+                     }},
                     {"shares, lru", [] { stress(25, "lru"); }},
                     {"everything fits", [] { stress(36, "scored"); }}});
 }
