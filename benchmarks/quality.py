@@ -170,6 +170,8 @@ def run(
                     progress(f"{case.name}: {variant.name}", number, len(case.windows))
                 yield np.concatenate(list(engine.iter_logits(window)))
     finally:
+        if variant.by_class is not None:
+            RECIPES.pop(variant.by_class.name, None)
         for directory in (container, altered):
             shutil.rmtree(directory, ignore_errors=True)
 

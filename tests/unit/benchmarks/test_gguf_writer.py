@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
+
+pytest.importorskip("gguf", reason="needs the gguf package: pip install gguf")
+
+import gguf
 
 from make_synthetic_checkpoint import make, parse_options
 from peers.gguf_layout import value_head_order
