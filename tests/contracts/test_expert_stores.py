@@ -116,6 +116,7 @@ class Call:
         chosen = [random.choice(NUM_EXPERTS, TOP_K, replace=False) for _ in range(num_tokens)]
         self.ids = np.sort(np.array(chosen, dtype=np.int32).reshape(num_tokens, TOP_K), axis=1)
         self.topk_weights = random.random((num_tokens, TOP_K)).astype(np.float32)
+        self.residual = random.standard_normal((num_tokens, HIDDEN)).astype(np.float32)
 
     def expected(self) -> F32:
         out = np.zeros_like(self.x)
@@ -129,14 +130,14 @@ class Call:
             logit = reference.float_linear(self.weights.gate_logit, self.x)
             y = self.weights.mlp(self.weights.shared, self.x)
             out = reference.fma(reference.sigmoid(logit), y, out)
-        return out
+        return self.residual + out
 
     def run(self, store: ExpertStore) -> F32:
-        out = np.full_like(self.x, np.nan)
+        residual = self.residual.copy()
         shared = self.weights.shared_expert() if self.has_shared else None
-        store.compute(self.layer, self.x, self.ids, self.topk_weights, shared, out)
+        store.compute(self.layer, self.x, self.ids, self.topk_weights, shared, residual)
         assert store.active_leases == 0
-        return out
+        return residual
 
 
 @pytest.fixture(scope="module", params=["int8-v1", "bf16-v1"])

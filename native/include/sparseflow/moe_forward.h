@@ -5,6 +5,7 @@
 #include <span>
 
 #include "sparseflow/expert_source.h"
+#include "sparseflow/ops.h"
 #include "sparseflow/runtime.h"
 
 namespace sparseflow {
@@ -20,10 +21,8 @@ struct SharedExpert {
 // The next layer's router: applied to this layer's residual, it guesses what will be chosen there.
 // Does not own.
 struct LookAhead {
-  int32_t layer;             // the next one
-  const float* norm_weight;  // [hidden_size] of the norm before its experts
-  float eps;
-  MatrixView gate;  // [num_experts, hidden_size]
+  int32_t layer;  // the next one
+  RouterBlock router;
 };
 
 struct MoeLayer {
@@ -34,14 +33,13 @@ struct MoeLayer {
   std::span<const float> topk_weights;  // [num_tokens, k]
   int64_t k;
   const SharedExpert* shared;        // null: the family has none
-  float* out;                        // [num_tokens, hidden_size]; does not overlap x
+  float* residual;                   // [num_tokens, hidden_size]; does not overlap x
   const LookAhead* ahead = nullptr;  // null: no guess; one is made for a single token only
-  const float* residual = nullptr;   // [num_tokens, hidden_size]; read only for a guess
 };
 
-// out[t] = an fma chain from +0 over the token's experts in ascending id, expert(x[t]) times its
-// weight, and last the shared expert's. expert(x) = down (silu(gate x) * (up x)); integer formats
-// quantize x once for all, and the product once per expert.
+// residual[t] += an fma chain from +0 over the token's experts in ascending id, expert(x[t]) times
+// its weight, and last the shared expert's. expert(x) = down (silu(gate x) * (up x)); integer
+// formats quantize x once for all, and the product once per expert.
 //
 // Which experts were in memory, in which order reads ended, how tokens are tiled and how many
 // threads run changes no bit. Few rows: experts compute as they are delivered, each into its own
@@ -50,7 +48,7 @@ struct MoeLayer {
 //
 // Called under a NativeCall. One call at a time per source; others sleep. Throws ConfigError for
 // ids that are out of range or not ascending, StorageError or ContainerError where an expert cannot
-// be read; no lease survives and out is then undefined.
+// be read; no lease survives and the residual is as it was.
 void moe_forward(Runtime& runtime, ExpertSource& source, const MoeLayer& call);
 
 }  // namespace sparseflow

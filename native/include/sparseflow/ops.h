@@ -30,8 +30,14 @@ struct LinearOutput {
 void linear(Runtime& runtime, std::span<const LinearOutput> outputs, const float* x,
             int64_t num_tokens);
 
-void rms_norm(Runtime& runtime, const float* x, const float* weight, int64_t num_tokens, int64_t n,
-              float eps, float* out);
+// x / sqrt(mean(x^2) + eps) * weight. Does not own.
+struct NormView {
+  const float* weight;  // [hidden_size]
+  float eps;
+};
+
+void rms_norm(Runtime& runtime, const float* x, const NormView& norm, int64_t num_tokens, int64_t n,
+              float* out);
 void add(Runtime& runtime, float* x, const float* y, int64_t count);  // x += y
 void silu_multiply(Runtime& runtime, const float* gate, const float* up, int64_t count, float* out);
 void bf16_to_float(Runtime& runtime, const uint16_t* x, int64_t count, float* out);
@@ -105,6 +111,41 @@ void gated_delta(Runtime& runtime, const DeltaLayer& layer, const DeltaInputs& i
 // ascending, weights are exp(l - max) over the chosen divided by their sum (taken in ascending id).
 void route(Runtime& runtime, const float* logits, int64_t num_tokens, int64_t num_experts,
            int64_t k, int32_t* ids, float* weights);
+
+// What a layer does between two sums into the residual, in one call: the gap between calls is time
+// in which the memory stands still. hidden_size is the projections' number of columns.
+
+struct AttentionBlock {
+  NormView norm;
+  MatrixView query, key, value;  // of normed rows
+  const AttentionLayer* layer;
+  MatrixView out;
+};
+
+// x += out(attention(query, key, value of norm(x))). x [num_tokens, hidden_size].
+void attention_block(Runtime& runtime, const AttentionBlock& block, float* x, int64_t num_tokens,
+                     int64_t position, const KvCacheView& cache);
+
+struct DeltaBlock {
+  NormView norm;
+  MatrixView qkv, z, b, a;  // of normed rows
+  const DeltaLayer* layer;
+  MatrixView out;
+};
+
+// x += out(gated_delta(qkv, z, b, a of norm(x))).
+void delta_block(Runtime& runtime, const DeltaBlock& block, float* x, int64_t num_tokens,
+                 float* conv_tail, float* state);
+
+struct RouterBlock {
+  NormView norm;
+  MatrixView gate;  // [num_experts, hidden_size]
+};
+
+// normed = norm(x), and the experts that its rows choose, as route() gives them. False, and no
+// choice, if a logit is not finite.
+bool route_block(Runtime& runtime, const RouterBlock& block, const float* x, int64_t num_tokens,
+                 int64_t k, float* normed, int32_t* ids, float* weights);
 
 struct SampleParams {
   float temperature = 1.0F;         // 0: the largest logit, ties to the lower id

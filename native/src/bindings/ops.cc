@@ -37,12 +37,6 @@ std::string shape_text(const nb::ndarray<>& array) {
   return text + "]";
 }
 
-void expect(bool condition, const std::string& message) {
-  if (!condition) {
-    throw ConfigError(message);
-  }
-}
-
 template <typename A, typename B>
 int64_t same_size(const char* a_name, const A& a, const char* b_name, const B& b) {
   bool same = a.ndim() == b.ndim();
@@ -61,14 +55,6 @@ std::vector<float> copied(const char* name, const std::optional<ConstVector>& va
   }
   expect_shape(name, nb::ndarray<>(*values), {expected});
   return {values->data(), values->data() + values->size()};
-}
-
-// Runs body without the interpreter lock, alone on the runtime and in the contract's float mode.
-template <typename Body>
-auto call(Runtime& runtime, Part part, Body body) {
-  const nb::gil_scoped_release release;
-  const NativeCall guard(runtime, part);
-  return body();
 }
 
 bool has_finite_scales(const ScaleArray& scales) {
@@ -202,7 +188,7 @@ void rms_norm_rows(Runtime& runtime, const ConstRows& x, const ConstVector& weig
   expect_shape("weight", nb::ndarray<>(weight), {n});
   same_size("x", x, "out", out);
   call(runtime, Part::kNorm,
-       [&] { rms_norm(runtime, x.data(), weight.data(), tokens, n, eps, out.data()); });
+       [&] { rms_norm(runtime, x.data(), {weight.data(), eps}, tokens, n, out.data()); });
 }
 
 void add_arrays(Runtime& runtime, const FloatArray& x, const ConstFloatArray& y) {
@@ -233,22 +219,9 @@ bool is_finite_array(Runtime& runtime, const ConstFloatArray& x) {
   return call(runtime, Part::kOther, [&] { return is_finite(x.data(), count); });
 }
 
-KvFormat cache_format(const char* name, const nb::ndarray<>& array) {
-  if (array.dtype() == nb::dtype<float>()) {
-    return KvFormat::kFloat32;
-  }
-  constexpr auto kFloat = static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
-  if (array.dtype().code == kFloat && array.dtype().bits == 16 && array.dtype().lanes == 1) {
-    return KvFormat::kFloat16;
-  }
-  throw ConfigError(std::string(name) + ": expected float32 or float16");
-}
-
 void attention_rows(Runtime& runtime, const AttentionLayer& layer, const ConstRows& query,
                     const ConstRows& key, const ConstRows& value, int64_t position,
-                    const nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>& keys,
-                    const nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>& values,
-                    const Rows& out) {
+                    const KvArray& keys, const KvArray& values, const Rows& out) {
   const int64_t tokens = dim(nb::ndarray<>(query), 0);
   const int64_t d = layer.head_dim;
   expect_shape("query", nb::ndarray<>(query),
@@ -256,16 +229,7 @@ void attention_rows(Runtime& runtime, const AttentionLayer& layer, const ConstRo
   expect_shape("key", nb::ndarray<>(key), {tokens, layer.num_kv_heads * d});
   expect_shape("value", nb::ndarray<>(value), {tokens, layer.num_kv_heads * d});
   expect_shape("out", nb::ndarray<>(out), {tokens, layer.num_heads * d});
-  const int64_t capacity = dim(nb::ndarray<>(keys), 1);
-  expect_shape("keys", nb::ndarray<>(keys), {layer.num_kv_heads, capacity, d});
-  expect_shape("values", nb::ndarray<>(values), {layer.num_kv_heads, capacity, d});
-  const KvFormat format = cache_format("keys", nb::ndarray<>(keys));
-  expect(format == cache_format("values", nb::ndarray<>(values)),
-         "values: expected the dtype of keys");
-  expect(position >= 0 && position + tokens <= capacity,
-         "position: " + std::to_string(position) + " and " + std::to_string(tokens) +
-             " tokens exceed the capacity of " + std::to_string(capacity) + " keys");
-  const KvCacheView cache{keys.data(), values.data(), format, capacity};
+  const KvCacheView cache = kv_cache_view(layer, keys, values, position, tokens);
   call(runtime, Part::kAttention, [&] {
     attention(runtime, layer, query.data(), key.data(), value.data(), position, tokens, cache,
               out.data());
@@ -282,8 +246,7 @@ void gated_delta_rows(Runtime& runtime, const DeltaLayer& layer, const ConstRows
   expect_shape("z", nb::ndarray<>(z), {tokens, heads * layer.value_dim});
   expect_shape("b", nb::ndarray<>(b), {tokens, heads});
   expect_shape("a", nb::ndarray<>(a), {tokens, heads});
-  expect_shape("conv_tail", nb::ndarray<>(conv_tail), {layer.conv_dim(), layer.kernel - 1});
-  expect_shape("state", nb::ndarray<>(state), {heads, layer.key_dim, layer.value_dim});
+  expect_delta_state(layer, conv_tail, state);
   expect_shape("out", nb::ndarray<>(out), {tokens, heads * layer.value_dim});
   call(runtime, Part::kDelta, [&] {
     gated_delta(runtime, layer, {qkv.data(), z.data(), b.data(), a.data()}, tokens,
@@ -295,8 +258,7 @@ void route_rows(Runtime& runtime, const ConstRows& logits, int64_t k,
                 const Array<int32_t, nb::ndim<2>>& ids, const Rows& weights) {
   const int64_t tokens = dim(nb::ndarray<>(logits), 0);
   const int64_t experts = dim(nb::ndarray<>(logits), 1);
-  expect(k >= 1 && k <= experts, "k: must be in 1 to the number of experts, " +
-                                     std::to_string(experts) + ", got " + std::to_string(k));
+  expect_top_k(k, experts);
   expect_shape("ids", nb::ndarray<>(ids), {tokens, k});
   expect_shape("weights", nb::ndarray<>(weights), {tokens, k});
   const bool finite = call(runtime, Part::kRouter, [&] {
@@ -307,6 +269,17 @@ void route_rows(Runtime& runtime, const ConstRows& logits, int64_t k,
     return true;
   });
   expect(finite, "router logits are not finite: the model's activations overflowed");
+}
+
+KvFormat cache_format(const char* name, const nb::ndarray<>& array) {
+  if (array.dtype() == nb::dtype<float>()) {
+    return KvFormat::kFloat32;
+  }
+  constexpr auto kFloat = static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
+  if (array.dtype().code == kFloat && array.dtype().bits == 16 && array.dtype().lanes == 1) {
+    return KvFormat::kFloat16;
+  }
+  throw ConfigError(std::string(name) + ": expected float32 or float16");
 }
 
 int32_t sample_id(Runtime& runtime, const ConstVector& logits,
@@ -356,6 +329,34 @@ void expect_shape(const char* name, const nb::ndarray<>& array,
 
 int64_t dim(const nb::ndarray<>& array, size_t axis) {
   return static_cast<int64_t>(array.shape(axis));
+}
+
+KvCacheView kv_cache_view(const AttentionLayer& layer, const KvArray& keys, const KvArray& values,
+                          int64_t position, int64_t tokens) {
+  const int64_t d = layer.head_dim;
+  const int64_t capacity = dim(nb::ndarray<>(keys), 1);
+  expect_shape("keys", nb::ndarray<>(keys), {layer.num_kv_heads, capacity, d});
+  expect_shape("values", nb::ndarray<>(values), {layer.num_kv_heads, capacity, d});
+  const KvFormat format = cache_format("keys", nb::ndarray<>(keys));
+  expect(format == cache_format("values", nb::ndarray<>(values)),
+         "values: expected the dtype of keys");
+  expect(position >= 0 && position + tokens <= capacity,
+         "position: " + std::to_string(position) + " and " + std::to_string(tokens) +
+             " tokens exceed the capacity of " + std::to_string(capacity) + " keys");
+  return {keys.data(), values.data(), format, capacity};
+}
+
+void expect_delta_state(const DeltaLayer& layer, const Rows& conv_tail,
+                        const Array<float, nb::ndim<3>>& state) {
+  expect_shape("conv_tail", nb::ndarray<>(conv_tail), {layer.conv_dim(), layer.kernel - 1});
+  expect_shape("state", nb::ndarray<>(state),
+               {layer.num_value_heads, layer.key_dim, layer.value_dim});
+}
+
+void expect_top_k(int64_t k, int64_t num_experts) {
+  expect(k >= 1 && k <= num_experts, "k: must be in 1 to the number of experts, " +
+                                         std::to_string(num_experts) + ", got " +
+                                         std::to_string(k));
 }
 
 void bind_ops(nb::module_& m) {

@@ -44,18 +44,11 @@ struct SharedExpertHolder {
   SharedExpert view() const { return {gate.view, up.view, down.view, gate_logit.view}; }
 };
 
-// The next layer's norm and router, with the Python objects that hold the bytes.
 struct LookAheadHolder {
   int32_t layer;
-  Array<const float, nb::ndim<1>> norm_weight;
-  float eps;
-  Matrix gate;
-  LookAhead view() const { return {layer, norm_weight.data(), eps, gate.view}; }
+  RouterHolder router;
+  LookAhead view() const { return {layer, router.view()}; }
 };
-
-void expect(bool condition, const std::string& message) {
-  if (!condition) throw ConfigError(message);
-}
 
 std::string shape_of(const MatrixView& w) {
   return "[" + std::to_string(w.rows) + ", " + std::to_string(w.cols) + "]";
@@ -74,13 +67,6 @@ void make_shared_expert(SharedExpertHolder* self, const Matrix& gate, const Matr
              gate_logit.view.cols == g.cols,
          "gate_logit: expected float32 [1, " + std::to_string(g.cols) + "]");
   new (self) SharedExpertHolder{gate, up, down, gate_logit};
-}
-
-void make_look_ahead(LookAheadHolder* self, int32_t layer,
-                     const Array<const float, nb::ndim<1>>& norm_weight, float eps,
-                     const Matrix& gate) {
-  expect_shape("norm_weight", nb::ndarray<>(norm_weight), {gate.view.cols});
-  new (self) LookAheadHolder{layer, norm_weight, eps, gate};
 }
 
 Engine engine_of(const EngineOrName& engine, int queue_depth, bool direct_io) {
@@ -108,8 +94,7 @@ void make_resident_source(ResidentSource* self, const Paths& paths, int queue_de
 
 void forward(Runtime& runtime, ExpertSource& source, int32_t layer, const ConstRows& x,
              const Array<const int32_t, nb::ndim<2>>& topk_ids, const ConstRows& topk_weights,
-             const SharedExpertHolder* shared, const Rows& out, const LookAheadHolder* ahead,
-             const std::optional<ConstRows>& residual) {
+             const SharedExpertHolder* shared, const Rows& residual, const LookAheadHolder* ahead) {
   const SfiGeometry& g = source.geometry();
   const int64_t num_tokens = dim(nb::ndarray<>(x), 0);
   const int64_t k = dim(nb::ndarray<>(topk_ids), 1);
@@ -120,7 +105,7 @@ void forward(Runtime& runtime, ExpertSource& source, int32_t layer, const ConstR
   expect_shape("x", nb::ndarray<>(x), {num_tokens, g.hidden_size});
   expect_shape("topk_ids", nb::ndarray<>(topk_ids), {num_tokens, k});
   expect_shape("topk_weights", nb::ndarray<>(topk_weights), {num_tokens, k});
-  expect_shape("out", nb::ndarray<>(out), {num_tokens, g.hidden_size});
+  expect_shape("residual", nb::ndarray<>(residual), {num_tokens, g.hidden_size});
   std::optional<SharedExpert> view;
   if (shared != nullptr) {
     expect(shared->gate.view.cols == g.hidden_size,
@@ -129,10 +114,9 @@ void forward(Runtime& runtime, ExpertSource& source, int32_t layer, const ConstR
   }
   std::optional<LookAhead> guess;
   if (ahead != nullptr) {
-    expect(residual.has_value(), "residual: needed to look ahead");
-    expect_shape("residual", nb::ndarray<>(*residual), {num_tokens, g.hidden_size});
-    expect(ahead->layer >= 0 && ahead->layer < source.num_layers() &&
-               ahead->gate.view.cols == g.hidden_size && ahead->gate.view.rows == g.num_experts,
+    const MatrixView& gate = ahead->router.gate.view;
+    expect(ahead->layer >= 0 && ahead->layer < source.num_layers() && gate.cols == g.hidden_size &&
+               gate.rows == g.num_experts,
            "ahead: does not fit this model");
     guess = ahead->view();
   }
@@ -147,9 +131,8 @@ void forward(Runtime& runtime, ExpertSource& source, int32_t layer, const ConstR
                {topk_weights.data(), pairs},
                k,
                view ? &*view : nullptr,
-               out.data(),
-               guess ? &*guess : nullptr,
-               guess ? residual->data() : nullptr});
+               residual.data(),
+               guess ? &*guess : nullptr});
 }
 
 Heat export_heat(StreamingSource& source) {
@@ -313,15 +296,13 @@ void bind_storage(nb::module_& m) {
       .def("__init__", &make_shared_expert, nb::arg("gate"), nb::arg("up"), nb::arg("down"),
            nb::arg("gate_logit"));
   nb::class_<LookAheadHolder>(m, "LookAhead",
-                              "The next layer's norm and router, to guess what it will choose.")
-      .def("__init__", &make_look_ahead, nb::arg("layer"), nb::arg("norm_weight"), nb::arg("eps"),
-           nb::arg("gate"));
+                              "The next layer's router, to guess what it will choose.")
+      .def(nb::init<int32_t, const RouterHolder&>(), nb::arg("layer"), nb::arg("router"));
   m.def("moe_forward", &forward, nb::arg("runtime"), nb::arg("source"), nb::arg("layer"),
         nb::arg("x"), nb::arg("topk_ids"), nb::arg("topk_weights"), nb::arg("shared").none(),
-        nb::arg("out"), nb::arg("ahead").none() = nb::none(),
-        nb::arg("residual").none() = nb::none(),
-        "One MoE layer: out [T, H] from x [T, H], topk_ids and topk_weights [T, k] (ids ascending "
-        "in each row). "
+        nb::arg("residual").noconvert(), nb::arg("ahead").none() = nb::none(),
+        "One MoE layer: residual [T, H] += experts of x [T, H], topk_ids and topk_weights [T, k] "
+        "(ids ascending in each row). "
         "StorageError or ContainerError if an expert cannot be read; no lease survives.");
 }
 

@@ -39,12 +39,14 @@ class MoeCall {
     if (call_.shared != nullptr) append_shared_rows();
     Batch batch(runtime_, shape, {rows_, static_cast<size_t>(num_rows_)}, x);
     first.poll();
+    out_ = scratch<float>(call_.num_tokens * geometry_.hidden_size);
     const bool is_complete = first.size() == num_experts_ && count_delivered(first) == first.size();
     if (num_rows_ <= shape.max_rows && !is_complete) {
       compute_as_delivered(batch, std::move(first));
     } else {
       compute_ascending(batch, std::move(first));
     }
+    add(runtime_, call_.residual, out_, call_.num_tokens * geometry_.hidden_size);
   }
 
  private:
@@ -161,14 +163,11 @@ class MoeCall {
   void look_ahead() {
     const LookAhead& next = *call_.ahead;
     auto* x = scratch<float>(geometry_.hidden_size);
-    auto* logits = scratch<float>(next.gate.rows);
     auto* ids = scratch<int32_t>(call_.k);
     auto* weights = scratch<float>(call_.k);
-    rms_norm(runtime_, call_.residual, next.norm_weight, 1, geometry_.hidden_size, next.eps, x);
-    const LinearOutput output{next.gate, logits, next.gate.rows};
-    linear(runtime_, {&output, 1}, x, 1);
-    route(runtime_, logits, 1, next.gate.rows, call_.k, ids, weights);
-    source_.read_ahead(next.layer, {ids, static_cast<size_t>(call_.k)});
+    if (route_block(runtime_, next.router, call_.residual, 1, call_.k, x, ids, weights)) {
+      source_.read_ahead(next.layer, {ids, static_cast<size_t>(call_.k)});
+    }
   }
 
   static int count_delivered(const ExpertLease& lease) {
@@ -231,7 +230,7 @@ class MoeCall {
       const int64_t token = item / slices;
       const int64_t channel = item % slices * kSliceChannels;
       const int64_t count = std::min(kSliceChannels, hidden - channel);
-      float* out = call_.out + token * hidden + channel;
+      float* out = out_ + token * hidden + channel;
       std::fill_n(out, count, 0.0f);
       for (int64_t pair = token * call_.k; pair < (token + 1) * call_.k; ++pair) {
         const int64_t row = row_of_pair_[pair];
@@ -247,24 +246,24 @@ class MoeCall {
   // Many rows, or nothing to wait for: strictly ascending, batch after batch, while later experts
   // are read.
   void compute_ascending(Batch& batch, ExpertLease lease) {
-    std::fill_n(call_.out, call_.num_tokens * geometry_.hidden_size, 0.0f);
+    std::fill_n(out_, call_.num_tokens * geometry_.hidden_size, 0.0f);
     for (int64_t first = 0; first < num_experts_;) {
       const int64_t next = first + lease.size();
       prefetch_waves(next);
       for (int i = 0; i < lease.size(); ++i) {
         while (!lease.is_delivered(i)) {
           // What is there computes while this one is still under way.
-          if (!batch.is_empty()) batch.accumulate(call_.out);
+          if (!batch.is_empty()) batch.accumulate(out_);
           lease.poll();
           if (!lease.is_delivered(i)) lease.wait_any();
         }
         add_rows(batch, view(lease, i), first_row_[first + i], rows_of(first + i));
       }
       // The batch points into the lease; the last wave may go on together with the shared expert.
-      if (next < num_experts_ && !batch.is_empty()) batch.accumulate(call_.out);
+      if (next < num_experts_ && !batch.is_empty()) batch.accumulate(out_);
       if (next == num_experts_) {
         if (call_.shared != nullptr) add_rows(batch, shared_view(), num_pairs_, call_.num_tokens);
-        if (!batch.is_empty()) batch.accumulate(call_.out);
+        if (!batch.is_empty()) batch.accumulate(out_);
       }
       lease = advance(std::move(lease), next);
       first = next;
@@ -274,7 +273,7 @@ class MoeCall {
   // Adds rows of an expert, computing whenever the batch is full.
   void add_rows(Batch& batch, const ExpertView& expert, int64_t first_row, int64_t num_rows) {
     while (num_rows > 0) {
-      if (batch.room() == 0) batch.accumulate(call_.out);
+      if (batch.room() == 0) batch.accumulate(out_);
       const int64_t count = std::min(num_rows, batch.room());
       batch.add(expert, first_row, count);
       first_row += count;
@@ -293,6 +292,7 @@ class MoeCall {
   int32_t* experts_ = nullptr;      // [num_experts_] their ids, ascending
   int64_t* first_row_ = nullptr;    // [num_experts_ + 1] of each of them
   Row* rows_ = nullptr;             // [num_rows_]
+  float* out_ = nullptr;            // [num_tokens, hidden_size]
   int64_t* row_of_pair_ = nullptr;  // [num_pairs_]
 
   static constexpr size_t kMaxAhead = 4;

@@ -20,11 +20,11 @@ void for_chunks(Runtime& runtime, int64_t count, Body body) {
 
 }  // namespace
 
-void rms_norm(Runtime& runtime, const float* x, const float* weight, int64_t num_tokens, int64_t n,
-              float eps, float* out) {
+void rms_norm(Runtime& runtime, const float* x, const NormView& norm, int64_t num_tokens, int64_t n,
+              float* out) {
   const KernelTable& kernels = runtime.kernels();
   runtime.pool().parallel_for(num_tokens, [&](int64_t t, int) {
-    kernels.rms_norm(x + t * n, weight, n, eps, out + t * n);
+    kernels.rms_norm(x + t * n, norm.weight, n, norm.eps, out + t * n);
   });
 }
 

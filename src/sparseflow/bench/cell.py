@@ -104,7 +104,7 @@ def _follow(process: subprocess.Popen[bytes], watch: Watch) -> None:
         if ready and not piece:
             break
         text = (text + piece)[-2 * len(DONE) :]
-    watch.finish()
+    watch.sample()
     process.stdin.close()
 
 

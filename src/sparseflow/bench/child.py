@@ -22,6 +22,7 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 
 from sparseflow.bench.split import split_step, take_native_times  # noqa: E402
+from sparseflow.bench.watch import colon_fields  # noqa: E402
 from sparseflow.config import EngineConfig, SamplingParams  # noqa: E402
 from sparseflow.engine.engine import Engine  # noqa: E402
 from sparseflow.errors import SparseFlowError  # noqa: E402
@@ -167,8 +168,10 @@ def run(cell: dict[str, Any]) -> dict[str, Any]:
         report = measure(cell, engine, chunks)
         first_token = report.pop("first_token")
         stats = engine.stats()
+        huge_bytes = _anonymous_huge_bytes()
     return {
         **report,
+        "anon_huge_bytes": huge_bytes,
         "clock": {
             "started": STARTED,
             "imported": IMPORTED,
@@ -187,6 +190,14 @@ def run(cell: dict[str, Any]) -> dict[str, Any]:
         "experts": stats.experts.to_dict(),
         "leases": stats.active_leases,
     }
+
+
+def _anonymous_huge_bytes() -> int:
+    """Of this process, now."""
+    try:
+        return colon_fields(Path("/proc/self/smaps_rollup")).get("AnonHugePages", 0) * 1024
+    except OSError:
+        return 0
 
 
 def main(cell_path: str, report_path: str) -> int:

@@ -117,9 +117,9 @@ def limits_sheet(rows: Mapping[str, Mapping[str, Any]]) -> Sheet:
         lines.append([
             name, f"{probe['memory_bytes'] / 1e9:.1f}", f"{probe['disk_bytes'] / 1e9:.2f}",
             f"{probe['int8_macs'] / 1e9:.0f}", f"{phase['cpus']:.2f}",
-            _number(phase["wait_cpus"]), _number(phase["mean_queue_depth"]), format_bytes(watch["anon_huge_bytes"]),
-            format_bytes(watch["anonymous_peak_bytes"]), format_bytes(watch["file_peak_bytes"]),
-            str(watch["pswpout"]), str(watch["oom_kills"]),
+            _number(phase["wait_cpus"]), _number(phase["mean_queue_depth"]),
+            format_bytes(pair["ours"]["anon_huge_bytes"]), format_bytes(watch["anonymous_peak_bytes"]),
+            format_bytes(watch["file_peak_bytes"]), str(watch["pswpout"]), str(watch["oom_kills"]),
         ])  # fmt: skip
     return Sheet("What the machine gave", headings, lines)
 

@@ -31,7 +31,6 @@ class Watch:
         self._anonymous_peak = 0
         self._file_peak = 0
         self._peak = 0
-        self._huge_bytes = 0
         self._group_peak = 0
 
     def sample(self) -> None:
@@ -43,17 +42,10 @@ class Watch:
             self._peak = max(self._peak, memory.peak_bytes)
             family = [self._proc, *_children(self._proc)]
             self._cpu_seconds = max(self._cpu_seconds, sum(map(_cpu_seconds, family)))
-            counted = [_colon_fields(process / "io").get("read_bytes") for process in family]
+            counted = [colon_fields(process / "io").get("read_bytes") for process in family]
             self.read_bytes = max(self.read_bytes or 0, sum(count or 0 for count in counted))
         if self._group is not None:
             self._sample_group(self._group)
-
-    def finish(self) -> None:
-        """The last sample, while the program waits; also what takes longer to read."""
-        self.sample()
-        with contextlib.suppress(OSError):
-            rollup = _colon_fields(self._proc / "smaps_rollup")
-            self._huge_bytes = rollup.get("AnonHugePages", 0) * 1024
 
     def to_dict(self) -> dict[str, Any]:
         swap = _swap_counters()
@@ -63,7 +55,6 @@ class Watch:
             "anonymous_peak_bytes": self._anonymous_peak,
             "file_peak_bytes": self._file_peak,
             "peak_bytes": self._peak,
-            "anon_huge_bytes": self._huge_bytes,
             "group_peak_bytes": self._group_peak,
             "limit_bytes": self._group.limit_bytes if self._group else None,
             "oom_kills": self.oom_kills,
@@ -99,7 +90,7 @@ def _swap_counters() -> dict[str, int]:
     return {name: fields.get(name, 0) for name in ("pswpout", "pswpin")}
 
 
-def _colon_fields(path: Path) -> dict[str, int]:
+def colon_fields(path: Path) -> dict[str, int]:
     """Lines `name: number`, with or without a unit behind it."""
     fields = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

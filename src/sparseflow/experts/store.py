@@ -99,13 +99,12 @@ class ExpertStore(ABC):
         topk_ids: NDArray[np.int32],
         topk_weights: NDArray[np.float32],
         shared: _ext.SharedExpert | None,
-        out: NDArray[np.float32],
+        residual: NDArray[np.float32],
         ahead: _ext.LookAhead | None = None,
-        residual: NDArray[np.float32] | None = None,
     ) -> None:
-        """One MoE layer: x [T, H], ids and weights [T, k] with ids ascending in each row -> out [T, H].
+        """One MoE layer: x [T, H], ids and weights [T, k] with ids ascending in each row; residual [T, H] += the sum.
 
-        ahead: guess from residual [T, H] what the next layer will choose, if T is 1.
+        ahead: guess from the residual what the next layer will choose, if T is 1.
         Raises StorageError or ContainerError if an expert cannot be read; nothing stays leased, and a later call reads
         it again. The interpreter lock is released meanwhile.
         """
@@ -113,7 +112,7 @@ class ExpertStore(ABC):
             self.observer(layer, topk_ids)
         source = self.source
         chosen = (topk_ids, topk_weights)
-        _ext.moe_forward(self._runtime, source, layer, x, *chosen, shared, out, ahead, residual)
+        _ext.moe_forward(self._runtime, source, layer, x, *chosen, shared, residual, ahead)
 
     @property
     def source(self) -> Source:

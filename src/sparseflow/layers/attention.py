@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.layers.linear import Linear
+from sparseflow.layers.norm import RMSNorm
 from sparseflow.layers.weights import WeightLoader
 from sparseflow.native import _ext
 from sparseflow.state.kv_cache import KVCache, KVFormat
@@ -31,13 +31,14 @@ HeadNorms = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 class Attention:
-    """q_proj gives head_dim channels for every head; twice as many if it is gated."""
+    """x += o_proj(attention(norm(x))). q_proj gives head_dim channels for every head; twice as many if it is gated."""
 
     def __init__(
         self,
         runtime: _ext.Runtime,
         weights: WeightLoader,
         prefix: str,
+        norm: RMSNorm,
         shape: AttentionShape,
         *,
         head_norms: HeadNorms | None = None,
@@ -47,19 +48,14 @@ class Attention:
         self._shape = shape
         hidden, dim = shape.hidden_size, shape.head_dim
         query_rows, kv_rows = shape.num_heads * dim, shape.num_kv_heads * dim
-        self._in_proj = Linear(
-            runtime,
-            [
-                weights.matrix(f"{prefix}.q_proj.weight", ((1 + is_gated) * query_rows, hidden)),
-                weights.matrix(f"{prefix}.k_proj.weight", (kv_rows, hidden)),
-                weights.matrix(f"{prefix}.v_proj.weight", (kv_rows, hidden)),
-            ],
-            "attention",
-        )
+        in_proj = [
+            weights.matrix(f"{prefix}.q_proj.weight", ((1 + is_gated) * query_rows, hidden)),
+            weights.matrix(f"{prefix}.k_proj.weight", (kv_rows, hidden)),
+            weights.matrix(f"{prefix}.v_proj.weight", (kv_rows, hidden)),
+        ]
         o_proj = weights.matrix(f"{prefix}.o_proj.weight", (hidden, query_rows))
-        self._o_proj = Linear(runtime, [o_proj], "attention")
         q_norm, k_norm = head_norms or (None, None)
-        self._args = _ext.AttentionLayer(
+        layer = _ext.AttentionLayer(
             num_heads=shape.num_heads,
             num_kv_heads=shape.num_kv_heads,
             head_dim=dim,
@@ -70,17 +66,11 @@ class Attention:
             eps=shape.eps,
             gated=is_gated,
         )
+        self._block = _ext.AttentionBlock(norm.weight, norm.eps, in_proj, layer, o_proj)
 
     def new_state(self, capacity: int, kv_format: KVFormat) -> KVCache:
         return KVCache(self._shape.num_kv_heads, capacity, self._shape.head_dim, kv_format)
 
-    def forward(self, x: NDArray[np.float32], state: KVCache, position: int) -> NDArray[np.float32]:
-        """x [n_tokens, hidden_size], the first token at `position` -> [n_tokens, hidden_size];
-        appends to `state`.
-        """
-        query, key, value = self._in_proj.forward(x)
-        out = np.empty((x.shape[0], self._shape.num_heads * self._shape.head_dim), dtype=np.float32)
-        self._runtime.attention(
-            self._args, query, key, value, position, state.keys, state.values, out
-        )
-        return self._o_proj.forward(out)[0]
+    def forward(self, x: NDArray[np.float32], state: KVCache, position: int) -> None:
+        """Updates x [n_tokens, hidden_size], whose first token is at `position`, in place; appends to `state`."""
+        self._block.forward(self._runtime, x, position, state.keys, state.values)

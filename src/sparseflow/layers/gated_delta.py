@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.layers.linear import Linear
+from sparseflow.layers.norm import RMSNorm
 from sparseflow.layers.weights import WeightLoader
 from sparseflow.native import _ext
 from sparseflow.state.delta_state import DeltaState
@@ -39,27 +39,29 @@ class DeltaShape:
 
 
 class GatedDelta:
-    """The output norm multiplies by the plain weight, then by silu(z)."""
+    """x += out_proj(delta rule(in_proj(norm(x)))). The delta rule's own norm multiplies by the plain weight, then by
+    silu(z).
+    """
 
     def __init__(
-        self, runtime: _ext.Runtime, weights: WeightLoader, prefix: str, shape: DeltaShape
+        self,
+        runtime: _ext.Runtime,
+        weights: WeightLoader,
+        prefix: str,
+        norm: RMSNorm,
+        shape: DeltaShape,
     ) -> None:
         self._runtime = runtime
         self._shape = shape
         hidden, heads = shape.hidden_size, shape.num_value_heads
-        self._in_proj = Linear(
-            runtime,
-            [
-                weights.matrix(f"{prefix}.in_proj_qkv.weight", (shape.conv_dim, hidden)),
-                weights.matrix(f"{prefix}.in_proj_z.weight", (shape.value_rows, hidden)),
-                weights.matrix(f"{prefix}.in_proj_b.weight", (heads, hidden)),
-                weights.matrix(f"{prefix}.in_proj_a.weight", (heads, hidden)),
-            ],
-            "delta",
-        )
+        in_proj = [
+            weights.matrix(f"{prefix}.in_proj_qkv.weight", (shape.conv_dim, hidden)),
+            weights.matrix(f"{prefix}.in_proj_z.weight", (shape.value_rows, hidden)),
+            weights.matrix(f"{prefix}.in_proj_b.weight", (heads, hidden)),
+            weights.matrix(f"{prefix}.in_proj_a.weight", (heads, hidden)),
+        ]
         out_proj = weights.matrix(f"{prefix}.out_proj.weight", (hidden, shape.value_rows))
-        self._out_proj = Linear(runtime, [out_proj], "delta")
-        self._args = _ext.DeltaLayer(
+        layer = _ext.DeltaLayer(
             num_key_heads=shape.num_key_heads,
             num_value_heads=heads,
             key_dim=shape.key_dim,
@@ -71,15 +73,13 @@ class GatedDelta:
             eps=shape.eps,
             scale=1.0 / math.sqrt(shape.key_dim),
         )
+        self._block = _ext.DeltaBlock(norm.weight, norm.eps, in_proj, layer, out_proj)
 
     def new_state(self) -> DeltaState:
         shape = self._shape
         conv_shape = (shape.conv_dim, shape.kernel - 1)
         return DeltaState(shape.num_value_heads, shape.key_dim, shape.value_dim, conv_shape)
 
-    def forward(self, x: NDArray[np.float32], state: DeltaState) -> NDArray[np.float32]:
-        """x [n_tokens, hidden_size] -> the same shape; `state` moves on by n_tokens."""
-        qkv, z, b, a = self._in_proj.forward(x)
-        out = np.empty((x.shape[0], self._shape.value_rows), dtype=np.float32)
-        self._runtime.gated_delta(self._args, qkv, z, b, a, state.conv_tail, state.matrices, out)
-        return self._out_proj.forward(out)[0]
+    def forward(self, x: NDArray[np.float32], state: DeltaState) -> None:
+        """Updates x [n_tokens, hidden_size] in place; `state` moves on by n_tokens."""
+        self._block.forward(self._runtime, x, state.conv_tail, state.matrices)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.layers.linear import Linear
 from sparseflow.layers.norm import RMSNorm
 from sparseflow.layers.tiles import tiles
 from sparseflow.layers.weights import WeightLoader
@@ -32,41 +31,39 @@ class MoeShape:
 
 
 class MoeLayer:
-    """`layer` is the index by which the store knows this layer's experts."""
+    """x += experts(norm(x)). `layer` is the index by which the store knows this layer's experts."""
 
     def __init__(
-        self, runtime: _ext.Runtime, weights: WeightLoader, layer: int, prefix: str, shape: MoeShape
+        self,
+        runtime: _ext.Runtime,
+        weights: WeightLoader,
+        layer: int,
+        prefix: str,
+        norm: RMSNorm,
+        shape: MoeShape,
     ) -> None:
         self._runtime = runtime
         self._layer = layer
-        self._shape = shape
-        self._router = weights.matrix(
-            f"{prefix}.gate.weight", (shape.num_experts, shape.hidden_size)
-        )
-        self._gate = Linear(runtime, [self._router], "router")
+        self._k = shape.num_experts_per_tok
+        gate = weights.matrix(f"{prefix}.gate.weight", (shape.num_experts, shape.hidden_size))
+        self._router = _ext.Router(norm.weight, norm.eps, gate)
         self._shared = _shared_expert(weights, prefix, shape)
         self._ahead: _ext.LookAhead | None = None
 
-    def look_ahead_to(self, following: MoeLayer, norm: RMSNorm) -> None:
-        """From now on guesses what `following` will choose, whose input goes through `norm`."""
-        self._ahead = _ext.LookAhead(following._layer, norm.weight, norm.eps, following._router)
+    def look_ahead_to(self, following: MoeLayer) -> None:
+        """From now on guesses what `following` will choose."""
+        self._ahead = _ext.LookAhead(following._layer, following._router)
 
-    def forward(
-        self, x: NDArray[np.float32], store: ExpertStore, residual: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """x [n_tokens, hidden_size], the norm of `residual` -> the same shape. Raises StorageError
-        if an expert cannot be read.
-        """
-        k = self._shape.num_experts_per_tok
-        topk_ids = np.empty((x.shape[0], k), dtype=np.int32)
-        topk_weights = np.empty((x.shape[0], k), dtype=np.float32)
+    def forward(self, x: NDArray[np.float32], store: ExpertStore) -> None:
+        """Updates x [n_tokens, hidden_size] in place. Raises StorageError if an expert cannot be read."""
+        normed = np.empty_like(x)
+        topk_ids = np.empty((len(x), self._k), dtype=np.int32)
+        topk_weights = np.empty((len(x), self._k), dtype=np.float32)
         for tile in tiles(len(x)):
-            logits = self._gate.forward(x[tile])[0]
-            self._runtime.route(logits, k, topk_ids[tile], topk_weights[tile])
-        out = np.empty_like(x)
-        chosen = (topk_ids, topk_weights)
-        store.compute(self._layer, x, *chosen, self._shared, out, self._ahead, residual)
-        return out
+            self._router.forward(
+                self._runtime, x[tile], normed[tile], topk_ids[tile], topk_weights[tile]
+            )
+        store.compute(self._layer, normed, topk_ids, topk_weights, self._shared, x, self._ahead)
 
 
 def _shared_expert(weights: WeightLoader, prefix: str, shape: MoeShape) -> _ext.SharedExpert | None:

@@ -87,7 +87,7 @@ class _DecoderLayer:
     ) -> None:
         prefix = f"layers.{index}"
         self._parts = parts
-        self._input_norm = _norm(parts, weights, f"{prefix}.input_layernorm.weight", config)
+        norm = _norm(parts, weights, f"{prefix}.input_layernorm.weight", config)
         attention = AttentionShape(
             hidden_size=config.hidden_size,
             num_heads=config.num_attention_heads,
@@ -96,27 +96,22 @@ class _DecoderLayer:
             rotary_dim=config.head_dim,
             eps=config.rms_norm_eps,
         )
-        self._attention = Attention(parts.runtime, weights, f"{prefix}.self_attn", attention)
-        self._expert_norm = _norm(
-            parts, weights, f"{prefix}.post_attention_layernorm.weight", config
-        )
+        self._attention = Attention(parts.runtime, weights, f"{prefix}.self_attn", norm, attention)
+        norm = _norm(parts, weights, f"{prefix}.post_attention_layernorm.weight", config)
         experts = MoeShape(config.hidden_size, config.num_experts, config.num_experts_per_tok)
-        self._experts = MoeLayer(parts.runtime, weights, index, f"{prefix}.mlp", experts)
+        self._experts = MoeLayer(parts.runtime, weights, index, f"{prefix}.mlp", norm, experts)
 
     def look_ahead_to(self, following: _DecoderLayer) -> None:
-        self._experts.look_ahead_to(following._experts, following._expert_norm)
+        self._experts.look_ahead_to(following._experts)
 
     def new_state(self, capacity: int) -> KVCache:
         return self._attention.new_state(capacity, self._parts.kv_format)
 
     def forward(self, x: NDArray[np.float32], state: KVCache, position: int) -> None:
         """Updates x [n_tokens, hidden_size] in place."""
-        add = self._parts.runtime.add
         for tile in tiles(len(x)):
-            rows = x[tile]
-            normed = self._input_norm.forward(rows)
-            add(rows, self._attention.forward(normed, state, position + tile.start))
-        add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store, x))
+            self._attention.forward(x[tile], state, position + tile.start)
+        self._experts.forward(x, self._parts.store)
 
 
 def _norm(parts: ModelParts, weights: WeightLoader, name: str, config: MixtralConfig) -> RMSNorm:

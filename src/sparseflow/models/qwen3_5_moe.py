@@ -89,23 +89,21 @@ class _DecoderLayer:
         prefix = f"layers.{index}"
         runtime = parts.runtime
         self._parts = parts
-        self._input_norm = _norm(parts, weights, f"{prefix}.input_layernorm.weight", config)
+        norm = _norm(parts, weights, f"{prefix}.input_layernorm.weight", config)
         self._mixer: GatedAttention | GatedDelta
         if config.layer_types[index] == "full_attention":
             self._mixer = GatedAttention(
-                runtime, weights, f"{prefix}.self_attn", _attention_shape(config)
+                runtime, weights, f"{prefix}.self_attn", norm, _attention_shape(config)
             )
         else:
             self._mixer = GatedDelta(
-                runtime, weights, f"{prefix}.linear_attn", _delta_shape(config)
+                runtime, weights, f"{prefix}.linear_attn", norm, _delta_shape(config)
             )
-        self._expert_norm = _norm(
-            parts, weights, f"{prefix}.post_attention_layernorm.weight", config
-        )
-        self._experts = MoeLayer(runtime, weights, index, f"{prefix}.mlp", _moe_shape(config))
+        norm = _norm(parts, weights, f"{prefix}.post_attention_layernorm.weight", config)
+        self._experts = MoeLayer(runtime, weights, index, f"{prefix}.mlp", norm, _moe_shape(config))
 
     def look_ahead_to(self, following: _DecoderLayer) -> None:
-        self._experts.look_ahead_to(following._experts, following._expert_norm)
+        self._experts.look_ahead_to(following._experts)
 
     def new_state(self, capacity: int) -> KVCache | DeltaState:
         if isinstance(self._mixer, GatedAttention):
@@ -114,20 +112,14 @@ class _DecoderLayer:
 
     def forward(self, x: NDArray[np.float32], state: KVCache | DeltaState, position: int) -> None:
         """Updates x [n_tokens, hidden_size] in place."""
-        add = self._parts.runtime.add
         for tile in tiles(len(x)):
-            rows = x[tile]
-            add(rows, self._mix(self._input_norm.forward(rows), state, position + tile.start))
-        add(x, self._experts.forward(self._expert_norm.forward(x), self._parts.store, x))
-
-    def _mix(
-        self, x: NDArray[np.float32], state: KVCache | DeltaState, position: int
-    ) -> NDArray[np.float32]:
-        if isinstance(self._mixer, GatedAttention):
-            assert isinstance(state, KVCache)
-            return self._mixer.forward(x, state, position)
-        assert isinstance(state, DeltaState)
-        return self._mixer.forward(x, state)
+            if isinstance(self._mixer, GatedAttention):
+                assert isinstance(state, KVCache)
+                self._mixer.forward(x[tile], state, position + tile.start)
+            else:
+                assert isinstance(state, DeltaState)
+                self._mixer.forward(x[tile], state)
+        self._experts.forward(x, self._parts.store)
 
 
 def _norm(parts: ModelParts, weights: WeightLoader, name: str, config: Qwen3_5MoeConfig) -> RMSNorm:

@@ -64,6 +64,66 @@ class DeltaLayer:
         scale: float,
     ) -> None: ...
 
+class AttentionBlock:
+    """x += out_proj(attention(in_proj(norm(x)))). in_proj: query (its gate with it), key and value."""
+
+    def __init__(
+        self,
+        norm_weight: NDArray[np.float32],
+        eps: float,
+        in_proj: list[Matrix],
+        layer: AttentionLayer,
+        out_proj: Matrix,
+    ) -> None: ...
+    def forward(
+        self,
+        runtime: Runtime,
+        x: NDArray[np.float32],
+        position: int,
+        keys: NDArray[Any],
+        values: NDArray[Any],
+    ) -> None:
+        """Updates x [T, hidden_size] in place; writes keys and values [num_kv_heads, capacity, head_dim] at positions
+        position to position + T - 1. Raises ConfigError if they do not fit.
+        """
+
+class DeltaBlock:
+    """x += out_proj(gated_delta(in_proj(norm(x)))). in_proj: qkv, z, b and a."""
+
+    def __init__(
+        self,
+        norm_weight: NDArray[np.float32],
+        eps: float,
+        in_proj: list[Matrix],
+        layer: DeltaLayer,
+        out_proj: Matrix,
+    ) -> None: ...
+    def forward(
+        self,
+        runtime: Runtime,
+        x: NDArray[np.float32],
+        conv_tail: NDArray[np.float32],
+        state: NDArray[np.float32],
+    ) -> None:
+        """Updates x [T, hidden_size], conv_tail and state in place."""
+
+class Router:
+    """The norm before a layer's experts, and who chooses them."""
+
+    def __init__(self, norm_weight: NDArray[np.float32], eps: float, gate: Matrix) -> None: ...
+    def forward(
+        self,
+        runtime: Runtime,
+        x: NDArray[np.float32],
+        normed: NDArray[np.float32],
+        ids: NDArray[np.int32],
+        weights: NDArray[np.float32],
+    ) -> None:
+        """normed [T, hidden_size] = norm(x); ids and weights [T, k] of the experts that its rows choose.
+
+        Raises ConfigError if a logit is not finite.
+        """
+
 class SampleParams:
     """How sample() chooses; temperature 0 is greedy, top_k 0, top_p 1 and min_p 0 are off."""
 
@@ -449,11 +509,9 @@ class SharedExpert:
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, gate_logit: Matrix) -> None: ...
 
 class LookAhead:
-    """The next layer's norm and router, to guess what it will choose."""
+    """The next layer's router, to guess what it will choose."""
 
-    def __init__(
-        self, layer: int, norm_weight: NDArray[np.float32], eps: float, gate: Matrix
-    ) -> None: ...
+    def __init__(self, layer: int, router: Router) -> None: ...
 
 def moe_forward(
     runtime: Runtime,
@@ -463,13 +521,13 @@ def moe_forward(
     topk_ids: NDArray[np.int32],
     topk_weights: NDArray[np.float32],
     shared: SharedExpert | None,
-    out: NDArray[np.float32],
+    residual: NDArray[np.float32],
     ahead: LookAhead | None = None,
-    residual: NDArray[np.float32] | None = None,
 ) -> None:
-    """One MoE layer: out [T, H] from x [T, H], topk_ids and topk_weights [T, k] (ids ascending in each row).
+    """One MoE layer: residual [T, H] += the experts of x [T, H], topk_ids and topk_weights [T, k] (ids ascending in
+    each row).
 
-    ahead, residual [T, H]: guess what the next layer will choose, if T is 1.
+    ahead: guess from the residual what the next layer will choose, if T is 1.
 
     StorageError or ContainerError if an expert cannot be read; no lease survives.
     """

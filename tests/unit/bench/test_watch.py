@@ -33,7 +33,7 @@ def test_cpu_time_and_reads_of_a_program_and_its_child_are_seen(
     worker: subprocess.Popen[bytes],
 ) -> None:
     watch = Watch(worker.pid, None)
-    watch.finish()
+    watch.sample()
     seen = watch.to_dict()
     assert seen["cpu_seconds"] > 0
     assert seen["read_bytes"] is None or seen["read_bytes"] >= 0
@@ -43,7 +43,7 @@ def test_cpu_time_and_reads_of_a_program_and_its_child_are_seen(
 
 def test_program_that_has_gone_keeps_its_last_values() -> None:
     watch = Watch(2**22 + 1, None)
-    watch.finish()
+    watch.sample()
     assert watch.to_dict()["cpu_seconds"] == 0
 
 

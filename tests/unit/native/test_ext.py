@@ -25,6 +25,16 @@ def int8_matrix(rows: int, cols: int) -> _ext.Matrix:
 ATTENTION = _ext.AttentionLayer(2, 1, 16, 1.0, f32(4), None, None, 1e-6, False)
 DELTA = _ext.DeltaLayer(1, 2, 4, 8, f32(24, 4), f32(2), f32(2), f32(8), 1e-6, 1.0)
 
+
+def float_matrix(rows: int, cols: int) -> _ext.Matrix:
+    return _ext.Matrix("float32", rows, cols, np.zeros(4 * rows * cols, np.uint8))
+
+
+def delta_block() -> _ext.DeltaBlock:
+    in_proj = [float_matrix(rows, 8) for rows in (24, 16, 2, 2)]
+    return _ext.DeltaBlock(f32(8), 1e-6, in_proj, DELTA, float_matrix(8, 16))
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "linear x": (
         lambda: RUNTIME.linear([int8_matrix(8, 70)], f32(3, 71), [f32(3, 8)]),
@@ -103,6 +113,44 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "delta conv": (
         lambda: _ext.DeltaLayer(1, 2, 4, 8, f32(23, 4), f32(2), f32(2), f32(8), 1e-6, 1.0),
         r"conv_weight: expected shape \[24, 4\]",
+    ),
+    "block projection": (
+        lambda: _ext.DeltaBlock(
+            f32(8), 1e-6, [float_matrix(24, 8)] * 4, DELTA, float_matrix(8, 16)
+        ),
+        r"in_proj\[1\]: expected a matrix \[16, 8\]",
+    ),
+    "block projections": (
+        lambda: _ext.DeltaBlock(f32(8), 1e-6, [float_matrix(24, 8)], DELTA, float_matrix(8, 16)),
+        "in_proj: expected 4 matrices",
+    ),
+    "block output": (
+        lambda: _ext.AttentionBlock(
+            f32(8),
+            1e-6,
+            [float_matrix(32, 8), float_matrix(16, 8), float_matrix(16, 8)],
+            ATTENTION,
+            float_matrix(8, 33),
+        ),
+        r"out_proj: expected a matrix \[8, 32\]",
+    ),
+    "block rows": (
+        lambda: delta_block().forward(RUNTIME, f32(1, 9), f32(24, 3), f32(2, 4, 8)),
+        r"x: expected shape \[1, 8\]",
+    ),
+    "block state": (
+        lambda: delta_block().forward(RUNTIME, f32(1, 8), f32(24, 3), f32(2, 8, 4)),
+        r"state: expected shape \[2, 4, 8\]",
+    ),
+    "router norm": (
+        lambda: _ext.Router(f32(9), 1e-6, float_matrix(4, 8)),
+        r"norm_weight: expected shape \[8\]",
+    ),
+    "router k": (
+        lambda: _ext.Router(f32(8), 1e-6, float_matrix(4, 8)).forward(
+            RUNTIME, f32(1, 8), f32(1, 8), np.zeros((1, 5), np.int32), f32(1, 5)
+        ),
+        "k: must be in 1 to the number of experts, 4, got 5",
     ),
     "route k": (
         lambda: RUNTIME.route(f32(1, 4), 5, np.zeros((1, 5), np.int32), f32(1, 5)),
