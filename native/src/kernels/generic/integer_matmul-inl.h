@@ -70,7 +70,7 @@ struct GroupScales {  // one for each row and group
 // Codes of 4 and 6 bits take so many instructions a cache line that the core does not see far
 // enough ahead by itself. The last groups of a matrix ask for what lies behind it, which does no
 // harm.
-constexpr int64_t kPrefetchAhead = 768;
+constexpr int64_t kPrefetchAhead = 3072;
 constexpr int64_t kFewTokens = 4;  // up to here weights are unpacked on the way into the product
 
 // One block of 16 rows for kTokens tokens.
