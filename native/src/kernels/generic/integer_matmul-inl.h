@@ -67,9 +67,8 @@ struct GroupScales {  // one for each row and group
   SPARSEFLOW_INLINE F32 of(int64_t group) const { return load_half(scales + group * kLanes); }
 };
 
-// Codes of 4 and 6 bits take so many instructions a cache line that the core does not see far
-// enough ahead by itself. The last groups of a matrix ask for what lies behind it, which does no
-// harm.
+// A cache line of codes takes so many instructions that the core does not see far enough ahead by
+// itself. The last groups of a matrix ask for what lies behind it, which does no harm.
 constexpr int64_t kPrefetchAhead = 3072;
 constexpr int64_t kFewTokens = 4;  // up to here weights are unpacked on the way into the product
 
@@ -90,9 +89,7 @@ SPARSEFLOW_INLINE void integer_block(const uint8_t* codes, const Scales& row_sca
       Quads a;
       Quads b;
       const uint8_t* at = codes + g * Codes::kGroupBytes;
-      if (Codes::kBits < 8) {
-        __builtin_prefetch(at + kPrefetchAhead + pair * (8 * Codes::kGroupBytes / Codes::kInputs));
-      }
+      __builtin_prefetch(at + kPrefetchAhead + pair * (8 * Codes::kGroupBytes / Codes::kInputs));
       Codes::unpack(at, pair, &a, &b);
       dot.add(pair, a, b, x.codes + g * Codes::kInputs + 8 * pair, stride);
     }
