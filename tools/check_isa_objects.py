@@ -40,6 +40,7 @@ def compile_table(table: Path, compiler: str, target: Path) -> None:
     """Compiles one file as CMakeLists.txt does, but at -O0."""
     command = [compiler, "-std=c++20", "-O0", "-ffp-contract=off", "-fno-math-errno", "-fPIC"]
     command += [*isa_flags(table), f"-I{ROOT / 'native/include'}", f"-I{ROOT / 'native/src'}"]
+    command += ["-isystem", str(ROOT / "native/third_party")]
     subprocess.run([*command, "-c", str(table), "-o", str(target)], check=True)
 
 

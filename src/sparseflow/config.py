@@ -35,8 +35,8 @@ class EngineConfig:
     direct_io: bool = True
     """Read experts past the page cache where the filesystem allows it."""
     io: IoKind = "auto"
-    """How experts are read; `auto`: io_uring where the system allows it, else a pool of threads that pread."""
-    queue_depth: int = 4
+    """How experts are read; `auto`: `pread`, a pool of threads (docs/experiments.md)."""
+    queue_depth: int = 8
     """Expert reads in flight."""
     lookahead: int = 0
     """1: while a layer's experts are read, guess those of the next and read them ahead (docs/experiments.md)."""

@@ -138,8 +138,8 @@ def test_an_error_after_a_short_read_carries_its_offset(
     assert read_range(engine, path, PAGE, 8 * PAGE) == content[PAGE : 9 * PAGE]
 
 
-def test_auto_falls_back_to_threads_where_io_uring_is_refused(path: str, content: bytes) -> None:
-    """In a process that has no descriptor left for the rings; `io_uring` by name is then one line."""
+def test_io_uring_that_is_refused_is_one_line_and_auto_reads_with_threads() -> None:
+    """In a process that has no descriptor left for the rings."""
     program = """
 import resource, sys
 from sparseflow.errors import ConfigError

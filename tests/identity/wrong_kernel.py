@@ -25,14 +25,14 @@ def spoil(last_layer: int) -> None:
     """Replaces moe_forward by one whose result is wrong at WRONG_STEP."""
     right, steps = _ext.moe_forward, 0
 
-    def wrong(runtime: Any, source: Any, layer: int, x: Any, *rest: Any) -> None:
+    def wrong(*arguments: Any) -> None:
         nonlocal steps
-        right(runtime, source, layer, x, *rest)
+        right(*arguments)
+        _, _, layer, x, _, _, _, residual, _ = arguments
         if layer == last_layer and len(x) == 1:
             steps += 1
             if steps == WRONG_STEP:
-                out = rest[-1]
-                out.view(np.uint32)[0, 0] ^= 1 << 20
+                residual.view(np.uint32)[0, 0] ^= 1 << 20
 
     _ext.moe_forward = wrong
 

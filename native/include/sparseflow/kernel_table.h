@@ -140,6 +140,9 @@ struct KernelTable {
   const char* name;
   uint32_t cpu_features;
 
+  // XXH3-64 with seed 0.
+  uint64_t (*hash)(const void* bytes, int64_t count) noexcept;
+
   // x [cols] -> codes [cols padded to 64], scales [cols padded / 64], sums [cols padded / 32].
   void (*quantize)(const float* x, int64_t cols, int8_t* codes, float* scales,
                    int32_t* sums) noexcept;

@@ -202,7 +202,7 @@ void bind_engines(nb::module_& m) {
       [](const std::string& name, int queue_depth, bool direct_io) {
         return create_read_engine(name, {queue_depth, direct_io});
       },
-      nb::arg("name"), nb::arg("queue_depth") = 4, nb::arg("direct_io") = true,
+      nb::arg("name"), nb::arg("queue_depth") = 8, nb::arg("direct_io") = true,
       "An engine by its name; ConfigError names the known ones.");
   m.def("read_engine_names", &read_engine_names);
   m.def("policy_names", &policy_names);
@@ -237,7 +237,7 @@ void bind_sources(nb::module_& m) {
   nb::class_<StreamingSource, ExpertSource>(m, "StreamingSource",
                                             "Experts leased from a bounded cache.")
       .def("__init__", &make_streaming_source, nb::arg("paths"), nb::arg("capacity_bytes"),
-           nb::arg("num_experts_per_tok"), nb::arg("policy") = "scored", nb::arg("queue_depth") = 4,
+           nb::arg("num_experts_per_tok"), nb::arg("policy") = "scored", nb::arg("queue_depth") = 8,
            nb::arg("direct_io") = true, nb::arg("engine") = EngineOrName(std::string("pread")),
            "paths: one .sfi file per layer. An engine given as an object has its own queue_depth "
            "and direct_io.")
@@ -274,7 +274,7 @@ void bind_sources(nb::module_& m) {
           "RuntimeError naming a broken invariant. For tests.");
   nb::class_<ResidentSource, ExpertSource>(m, "ResidentSource",
                                            "All experts in memory, once loaded.")
-      .def("__init__", &make_resident_source, nb::arg("paths"), nb::arg("queue_depth") = 4,
+      .def("__init__", &make_resident_source, nb::arg("paths"), nb::arg("queue_depth") = 8,
            nb::arg("direct_io") = true, nb::arg("engine") = EngineOrName(std::string("pread")))
       .def("load_layer", &ResidentSource::load_layer, nb::arg("layer"),
            nb::call_guard<nb::gil_scoped_release>(),

@@ -117,7 +117,7 @@ void bind_testing(nb::module_& m) {
          const std::string& engine) {
         return create_fault_engine(script, {queue_depth, direct_io}, engine);
       },
-      nb::arg("script"), nb::arg("queue_depth") = 4, nb::arg("direct_io") = true,
+      nb::arg("script"), nb::arg("queue_depth") = 8, nb::arg("direct_io") = true,
       nb::arg("engine") = "pread",
       "A pread or io_uring engine whose system calls follow the script.");
   testing.def("read_range", &read_range, nb::arg("engine"), nb::arg("path"), nb::arg("offset"),

@@ -1,12 +1,11 @@
-// The only place that compiles the vendored hash.
-#define XXH_INLINE_ALL
-#define XXH_NO_STREAM
-#include "xxhash/xxhash.h"
-
+#include "sparseflow/dispatch.h"
 #include "sparseflow/sfi_file.h"
 
 namespace sparseflow {
 
-uint64_t xxh3_64(const void* data, size_t nbytes) noexcept { return XXH3_64bits(data, nbytes); }
+uint64_t xxh3_64(const void* data, size_t nbytes) noexcept {
+  static const KernelTable& kernels = select_kernels("auto");
+  return kernels.hash(data, static_cast<int64_t>(nbytes));
+}
 
 }  // namespace sparseflow

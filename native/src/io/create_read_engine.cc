@@ -13,15 +13,6 @@ std::shared_ptr<ReadEngine> create_pread_engine(const ReadEngineOptions& options
   return std::make_shared<PreadEngine>("pread", std::move(opener), options.queue_depth);
 }
 
-// io_uring where the system lets us, else threads.
-std::shared_ptr<ReadEngine> create_best_engine(const ReadEngineOptions& options) {
-  try {
-    return create_uring_engine(options);
-  } catch (const ConfigError&) {
-    return create_pread_engine(options);
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> read_engine_names() {
@@ -34,8 +25,8 @@ std::shared_ptr<ReadEngine> create_read_engine(const std::string& name,
   if (options.queue_depth < 1 || options.queue_depth > 256) {
     throw ConfigError("queue_depth: " + std::to_string(options.queue_depth) + "; must be 1 to 256");
   }
-  if (name == "auto") return create_best_engine(options);
-  if (name == "pread") return create_pread_engine(options);
+  // Threads also check what they have read, side by side (docs/experiments.md, "Read engines").
+  if (name == "pread" || name == "auto") return create_pread_engine(options);
   if (name == "io_uring") return create_uring_engine(options);
   if (name == "memory") return std::make_shared<MemoryEngine>();
   std::string known = "auto";

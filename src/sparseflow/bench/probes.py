@@ -32,7 +32,7 @@ class ProbePlan:
     isa: str = "auto"
     container: Path | None = None
     """Whose expert files the disk probe reads; None: no disk probe."""
-    queue_depth: int = 4
+    queue_depth: int = 8
     io: str = "auto"
     """The read engine, as EngineConfig names it."""
     disk_bytes: int = DISK_BYTES

@@ -19,7 +19,7 @@ class ResidentStore(ExpertStore):
         runtime: _ext.Runtime,
         paths: Sequence[Path],
         *,
-        queue_depth: int = 4,
+        queue_depth: int = 8,
         direct_io: bool = True,
         engine: str | _ext.ReadEngine = "pread",
         progress: Callable[[str, int, int], None] | None = None,

@@ -25,7 +25,7 @@ class StreamingStore(ExpertStore):
         capacity_bytes: int,
         num_experts_per_tok: int,
         policy: str = "scored",
-        queue_depth: int = 4,
+        queue_depth: int = 8,
         direct_io: bool = True,
         engine: str | _ext.ReadEngine = "pread",
     ) -> None:

@@ -305,7 +305,7 @@ class ReadEngine:
     @property
     def queue_depth(self) -> int: ...
 
-def create_read_engine(name: str, queue_depth: int = 4, direct_io: bool = True) -> ReadEngine:
+def create_read_engine(name: str, queue_depth: int = 8, direct_io: bool = True) -> ReadEngine:
     """An engine by its name; ConfigError names the known ones."""
 
 def read_engine_names() -> list[str]: ...
@@ -347,7 +347,7 @@ class testing:  # noqa: N801
     @staticmethod
     def fault_engine(
         script: testing.FaultScript,
-        queue_depth: int = 4,
+        queue_depth: int = 8,
         direct_io: bool = True,
         engine: str = "pread",
     ) -> ReadEngine:
@@ -428,7 +428,7 @@ class StreamingSource(ExpertSource):
         capacity_bytes: int,
         num_experts_per_tok: int,
         policy: str = "scored",
-        queue_depth: int = 4,
+        queue_depth: int = 8,
         direct_io: bool = True,
         engine: str | ReadEngine = "pread",
     ) -> None:
@@ -468,7 +468,7 @@ class ResidentSource(ExpertSource):
     def __init__(
         self,
         paths: list[str],
-        queue_depth: int = 4,
+        queue_depth: int = 8,
         direct_io: bool = True,
         engine: str | ReadEngine = "pread",
     ) -> None: ...

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sparseflow/kernel_table.h"
+#include "kernels/generic/hash-inl.h"
 #include "kernels/generic/math-inl.h"
 #include "kernels/generic/elementwise-inl.h"
 #include "kernels/generic/quantize-inl.h"
@@ -19,6 +20,7 @@ constexpr KernelTable make_table(const char* name, uint32_t cpu_features) {
   return {
       .name = name,
       .cpu_features = cpu_features,
+      .hash = hash_kernel,
       .quantize = quantize_kernel,
       .fit_group = fit_group_kernel,
       .fit_row = fit_row_kernel,
