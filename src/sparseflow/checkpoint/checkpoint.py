@@ -7,6 +7,7 @@ Opening reads config.json, the index and the headers, never the payload.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Checkpoint:
         self.tensors: dict[str, CheckpointTensor] = {}
         self._by_canonical: dict[str, CheckpointTensor] = {}
         self._descriptors: dict[Path, int] = {}
+        self._opening = threading.Lock()
         for header in headers:
             for entry in header.tensors.values():
                 identity = find_identity(entry.name, self.family, config)
@@ -122,12 +124,12 @@ class Checkpoint:
     def read_into(self, file: Path, offset: int, buffer: memoryview) -> None:
         """Fills `buffer` with the bytes of a shard from `offset` on.
 
-        Raises StorageError if the read fails and CheckpointError if the file ends before the buffer
-        is full.
+        Any number of threads may read. Raises StorageError if the read fails and CheckpointError if
+        the file ends before the buffer is full.
         """
-        descriptor = self._descriptors.get(file)
-        if descriptor is None:
-            with storage_errors(file, 0, "open"):
+        with self._opening, storage_errors(file, 0, "open"):
+            descriptor = self._descriptors.get(file)
+            if descriptor is None:
                 descriptor = self._descriptors[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         if pread_full(descriptor, buffer, offset, file) < len(buffer):
             raise CheckpointError(

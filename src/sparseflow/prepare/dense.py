@@ -16,7 +16,7 @@ from sparseflow.container.dense_layout import INV_FREQ_NAME, NEG_EXP_A, DenseTen
 from sparseflow.container.matrix_formats import check_dtype, to_float32
 from sparseflow.prepare.derived import inv_freq, neg_exp
 from sparseflow.prepare.pipeline import map_in_order
-from sparseflow.prepare.rows import Matrix, RawRows, read_rows
+from sparseflow.prepare.rows import Matrix, Rows, split_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def check_dense(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> None:
 
 
 def dense_blocks(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> Iterator[Block]:
-    """The bytes of the tensors' entries, block by block; rows are converted by several threads while the next are read.
+    """The bytes of the tensors' entries, block by block; rows are read and converted by several threads.
 
     Raises CheckpointError for a value that is not finite or beyond the format, UnsupportedError for a dtype that the
     format cannot hold.
@@ -51,9 +51,9 @@ def dense_blocks(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> Iterator
         (tensor, rows)
         for tensor in tensors
         if not _is_derived(tensor)
-        for rows in read_rows(checkpoint, _matrix(checkpoint, tensor))
+        for rows in split_rows(_matrix(checkpoint, tensor))
     )
-    for blocks in map_in_order(_convert, rows):
+    for blocks in map_in_order(lambda item: _convert(checkpoint, *item), rows):
         yield from blocks
 
 
@@ -65,8 +65,8 @@ def _derive(checkpoint: Checkpoint, tensor: DenseTensor) -> NDArray[np.float32]:
     if tensor.name == INV_FREQ_NAME:
         return inv_freq(*rotary_parameters(checkpoint.config))
     matrix = _matrix(checkpoint, tensor)
-    (rows,) = read_rows(checkpoint, matrix)
-    return neg_exp(to_float32(rows.data, matrix.dtype, matrix.where), matrix.where)
+    (rows,) = split_rows(matrix)
+    return neg_exp(to_float32(rows.read(checkpoint), matrix.dtype, matrix.where), matrix.where)
 
 
 def _matrix(checkpoint: Checkpoint, tensor: DenseTensor) -> Matrix:
@@ -84,8 +84,7 @@ def _matrix(checkpoint: Checkpoint, tensor: DenseTensor) -> Matrix:
     )
 
 
-def _convert(item: tuple[DenseTensor, RawRows]) -> list[Block]:
-    tensor, rows = item
+def _convert(checkpoint: Checkpoint, tensor: DenseTensor, rows: Rows) -> list[Block]:
     entries = entries_of(tensor.name, tensor.record)
-    parts = zip(entries, rows.offsets, rows.convert(), strict=False)
+    parts = zip(entries, rows.offsets, rows.convert(checkpoint), strict=False)
     return [Block(entry.name, offset, data) for entry, offset, data in parts]

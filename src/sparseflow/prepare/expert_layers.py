@@ -1,4 +1,4 @@
-"""The stream of expert blobs of one layer: slices of the checkpoint read, converted, laid out, some rows at a time."""
+"""The stream of expert blobs of one layer: slices of the checkpoint, read, converted, laid out, some rows at a time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from sparseflow.checkpoint.checkpoint import Checkpoint
 from sparseflow.checkpoint.expert_slices import ExpertSlices
 from sparseflow.container.format import SfiLayout
 from sparseflow.prepare.pipeline import map_in_order
-from sparseflow.prepare.rows import Matrix, RawRows, read_rows
-
-Parts = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+from sparseflow.prepare.rows import Matrix, Rows, split_rows
 
 
 def expert_blobs(
     checkpoint: Checkpoint, slices: ExpertSlices, layout: SfiLayout
 ) -> Iterator[NDArray[np.uint8]]:
-    """The blob of every expert of `layout.layer`, in order; rows are converted by several threads while the next are
-    read. A blob is valid until the next is asked for.
+    """The blob of every expert of `layout.layer`, in order; rows are read and converted by several threads. A blob
+    is valid until the next is asked for.
 
     Raises CheckpointError for a weight that is not finite or beyond the format, UnsupportedError for a dtype that the
     format cannot hold.
@@ -28,7 +26,8 @@ def expert_blobs(
     blob = np.zeros(layout.blob_bytes, np.uint8)
     last = layout.num_experts - 1
     now = 0
-    converted = map_in_order(_convert, _raw_rows(checkpoint, slices, layout))
+    work = _all_rows(slices, layout)
+    converted = map_in_order(lambda item: (*item, item[2].convert(checkpoint)), work)
     for expert, projection, rows, parts in converted:
         if expert != now:
             yield blob
@@ -42,9 +41,8 @@ def expert_blobs(
     yield blob
 
 
-def _raw_rows(
-    checkpoint: Checkpoint, slices: ExpertSlices, layout: SfiLayout
-) -> Iterator[tuple[int, int, RawRows]]:
+def _all_rows(slices: ExpertSlices, layout: SfiLayout) -> Iterator[tuple[int, int, Rows]]:
+    """(expert, projection, rows) in the order of the blobs."""
     for expert in range(layout.num_experts):
         for projection, part in enumerate(slices.get(layout.layer, expert)):
             where = (
@@ -60,10 +58,5 @@ def _raw_rows(
                 layout.weight_format,
                 where,
             )
-            for rows in read_rows(checkpoint, matrix):
+            for rows in split_rows(matrix):
                 yield expert, projection, rows
-
-
-def _convert(item: tuple[int, int, RawRows]) -> tuple[int, int, RawRows, Parts]:
-    expert, projection, rows = item
-    return expert, projection, rows, rows.convert()

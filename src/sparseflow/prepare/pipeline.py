@@ -14,12 +14,12 @@ Result = TypeVar("Result")
 
 
 def map_in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """function(item) for each item, computed on as many threads as there are cores, in the order of `items`.
+    """function(item) for each item, in the order of `items`, on two threads a core: while one reads, one computes.
 
     Items are drawn on the calling thread, at most two for each thread ahead of the result that is handed back. What
     `function` raises is raised where its result would have been. Closing the iterator waits for what has begun.
     """
-    threads = default_threads()
+    threads = 2 * default_threads()
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="prepare") as pool:
         try:

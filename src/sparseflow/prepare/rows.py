@@ -1,4 +1,4 @@
-"""Some rows of a matrix at a time: read from the checkpoint, then converted, so that no matrix is in memory whole."""
+"""Some rows of a matrix at a time, read from the checkpoint and converted, so that no matrix is in memory whole."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class RawRows:
-    """Rows of a matrix from `first` on, a multiple of 16, as the checkpoint has them."""
+class Rows:
+    """Rows of a matrix from `first` on, a multiple of 16."""
 
     matrix: Matrix
     first: int
     count: int
-    data: NDArray[np.uint8]
 
     @property
     def offsets(self) -> tuple[int, int]:
@@ -47,20 +46,25 @@ class RawRows:
             scale_bytes(weight_format, self.first, cols),
         )
 
-    def convert(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Codes and scales. Raises what `convert_rows` raises."""
-        shape = (self.count, self.matrix.shape[1])
-        return convert_rows(
-            self.data, self.matrix.dtype, shape, self.matrix.weight_format, self.matrix.where
-        )
+    def read(self, checkpoint: Checkpoint) -> NDArray[np.uint8]:
+        """As the checkpoint has them. Raises CheckpointError or StorageError."""
+        matrix = self.matrix
+        data = np.empty(self.count * matrix.row_bytes, np.uint8)
+        offset = matrix.offset + self.first * matrix.row_bytes
+        checkpoint.read_into(matrix.file, offset, data.data)
+        return data
+
+    def convert(self, checkpoint: Checkpoint) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Codes and scales. Raises what `read` and `convert_rows` raise."""
+        matrix = self.matrix
+        shape = (self.count, matrix.shape[1])
+        data = self.read(checkpoint)
+        return convert_rows(data, matrix.dtype, shape, matrix.weight_format, matrix.where)
 
 
-def read_rows(checkpoint: Checkpoint, matrix: Matrix) -> Iterator[RawRows]:
-    """All rows, about 8 MiB at a time. Raises CheckpointError or StorageError."""
+def split_rows(matrix: Matrix) -> Iterator[Rows]:
+    """All rows, about 8 MiB at a time."""
     rows = matrix.shape[0]
     step = max(1, BLOCK_BYTES // matrix.row_bytes // ROW_BLOCK) * ROW_BLOCK
     for first in range(0, rows, step):
-        count = min(step, rows - first)
-        data = np.empty(count * matrix.row_bytes, np.uint8)
-        checkpoint.read_into(matrix.file, matrix.offset + first * matrix.row_bytes, data.data)
-        yield RawRows(matrix, first, count, data)
+        yield Rows(matrix, first, min(step, rows - first))

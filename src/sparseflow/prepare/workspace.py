@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,10 @@ class Workspace:
         with storage_errors(part, 0, "open"):
             descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with storage_errors(part, 0, "sync"):
-                os.fsync(descriptor)
-            record = FileRecord(os.fstat(descriptor).st_size, _sha256(descriptor, part))
+            with ThreadPoolExecutor(1, thread_name_prefix="sync") as pool:
+                synced = pool.submit(_sync, descriptor, part)
+                record = FileRecord(os.fstat(descriptor).st_size, _sha256(descriptor, part))
+                synced.result()
         finally:
             os.close(descriptor)
         self.finished[name] = record
@@ -247,6 +249,11 @@ def pwrite_full(descriptor: int, data: memoryview, offset: int, path: Path) -> N
                 offset=offset + done,
                 errno=problem.errno,
             ) from None
+
+
+def _sync(descriptor: int, path: Path) -> None:
+    with storage_errors(path, 0, "sync"):
+        os.fsync(descriptor)
 
 
 def _sha256(descriptor: int, path: Path) -> str:
