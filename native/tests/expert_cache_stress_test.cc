@@ -91,6 +91,9 @@ void read_in_background(StreamingSource& source, const std::atomic<bool>& stop) 
     const auto layer = static_cast<int32_t>(random() % 3);
     if (random() % 8 == 0) source.cache().preload();
     source.read_ahead(layer, random_ids(random, 2, source.geometry().num_experts));
+    if (random() % 4 == 0) {
+      source.prefetch(layer, random_ids(random, 6, source.geometry().num_experts));
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(150));
   }
 }

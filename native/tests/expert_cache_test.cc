@@ -380,6 +380,42 @@ void what_was_read_ahead_is_a_hit_or_goes() {
   check(setup.source->counters().reads == 4, "the wrong guess was not kept");
 }
 
+void a_prompt_is_read_before_its_layer_begins() {
+  Setup setup(16 - 1, "scored", 2, 2);  // layer 1 keeps 2; 15 slots, of which 10 are transient
+  const Ids needed = {0, 1, 2, 3, 4, 5, 6};
+  check(setup.source->wants_advice(1), "there is room");
+  setup.cache().prefetch(1, needed);
+  wait_for_reads(setup, 5);  // 2 for the share, 3 that layer 0 has not filled yet
+  check(setup.cache().cached_in(1) == Ids({0, 1}), "as many as the layer keeps");
+  check(!setup.source->wants_advice(1), "no more room");
+  setup.source->observe(1, Ids{0, 1, 2, 3, 5, 6}, 2);
+  wait_for_reads(setup, 5);
+  setup.step(1, {0, 1, 2, 3, 5, 6});
+  const ExpertCounters c = setup.source->counters();
+  check(c.reads == 7 && c.hits == 4 && c.misses == 2, "all but the last two had been read");
+  check(c.ahead_reads == 5 && c.ahead_hits == 4, "one was not needed");
+}
+
+void advice_for_a_layer_that_begins_is_forgotten() {
+  Setup setup(16 - 1, "scored", 2, 2);
+  setup.script->delay(0, 20000);
+  setup.cache().prefetch(1, Ids{0, 1, 2, 3, 4});
+  setup.source->observe(1, Ids{6, 7}, 2);
+  ExpertLease lease = setup.cache().acquire(1, Ids{6, 7});
+  setup.wait_all(lease);
+  lease = ExpertLease{};
+  wait_for_reads(setup, 3);
+  check(setup.source->counters().reads == 3, "only the read that had begun was carried out");
+}
+
+void one_pool_takes_no_advice() {
+  Setup setup(3, "scored", 1);
+  check(!setup.source->wants_advice(1), "no layer has a share");
+  setup.cache().prefetch(1, Ids{0, 1});
+  setup.step(1, {2});
+  check(setup.source->counters().reads == 1, "nothing was read for it");
+}
+
 void guesses_give_way_to_what_is_needed() {
   Setup setup(16 - 1, "scored", 2, 2);  // 10 transient, a lease of 8
   setup.cache().read_ahead(1, Ids{0, 1, 2, 3});
@@ -484,6 +520,9 @@ int main() {
         a_preload_that_is_acquired_meanwhile_is_read_once},
        {"a cache that dies cancels its preload", a_cache_that_dies_cancels_its_preload},
        {"what was read ahead is a hit or goes", what_was_read_ahead_is_a_hit_or_goes},
+       {"a prompt is read before its layer begins", a_prompt_is_read_before_its_layer_begins},
+       {"advice for a layer that begins is forgotten", advice_for_a_layer_that_begins_is_forgotten},
+       {"one pool takes no advice", one_pool_takes_no_advice},
        {"guesses give way to what is needed", guesses_give_way_to_what_is_needed},
        {"a prompt leaves the experts of the best scores",
         a_prompt_leaves_the_experts_of_the_best_scores},

@@ -16,11 +16,11 @@
 //   FAILED   -> EMPTY     its last lease died
 //   EMPTY    -> AHEAD     a background read is submitted: nobody has asked yet
 //   AHEAD    -> LOADING   acquired meanwhile
-//   AHEAD    -> READY     preloaded: the read ended well, and there is room among the kept
+//   AHEAD    -> READY     to be kept: the read ended well, and there is room among the kept
 //   AHEAD    -> SPARE     looked ahead: the read ended well, and its layer is still to come
 //   AHEAD    -> EMPTY     the read ended otherwise
 //   SPARE    -> LEASED    acquired
-//   SPARE    -> EMPTY     its layer chose others, or the slot is needed
+//   SPARE    -> EMPTY     its layer chose others, or a lease must have the slot
 //
 // So: a slot with a read in flight (LOADING, ORPHANED, AHEAD) is never freed before the read has
 // ended; a failed read is never cached, and the next acquire reads again; a leased slot is never
@@ -56,6 +56,10 @@ enum class SlotState : uint8_t {
   kAhead,
   kSpare
 };
+
+// Why a slot is read in the background: earlier runs chose its expert often, the next step may, or
+// a prompt will. For the first and the last it is kept if there is room.
+enum class Errand : uint8_t { kNone, kHeat, kGuess, kPrompt };
 
 // How a capacity is shared out; a pure function of its arguments, so that a plan can print it.
 struct CacheLayout {
@@ -145,6 +149,14 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   // until that layer's next token shows whether it needs them.
   void read_ahead(int32_t layer, std::span<const int32_t> experts);
 
+  // Whether experts of the layer could be read before it begins: there is room among those that it
+  // keeps, or in what other layers have not filled yet.
+  bool has_room(int32_t layer) const;
+
+  // Advice: a prompt will need these (ascending) of a layer that is still to come. They are read in
+  // the background, in this order and as far as there is room, until the layer expects.
+  void prefetch(int32_t layer, std::span<const int32_t> experts);
+
   // Leases all of experts (strictly ascending) or none. Equal reads in flight are shared. Sleeps
   // while other leases or orphaned reads hold the slots it needs; wait false: gives an empty lease
   // instead. Throws BudgetError for more than layout().max_lease experts: they can never fit.
@@ -167,7 +179,7 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   struct Slot {
     SlotState state = SlotState::kEmpty;
     bool is_admitted = false;
-    bool is_preload = false;  // of AHEAD
+    Errand errand = Errand::kNone;  // of AHEAD; and of READY, until it is acquired
     int32_t num_leases = 0;
     ExpertKey key{-1, -1};
     // Why the read failed: error_number != 0 is storage, otherwise damage names what is wrong with
@@ -179,7 +191,7 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
 
   struct Background {
     ExpertKey key;
-    bool is_preload;
+    Errand errand;
   };
   static constexpr int kMaxSubmit = 4;  // requests that one finished read may start
 
@@ -193,7 +205,7 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   }
   void set_state(Slot& slot, SlotState to) noexcept;
   int64_t count_misses(int32_t layer, std::span<const int32_t> experts) const noexcept;
-  bool make_room(int32_t layer, std::span<const int32_t> experts);
+  bool make_room(int32_t layer, std::span<const int32_t> experts, bool must);
   int32_t lease_one(ExpertKey key);
   int32_t lease_cached(int32_t slot);
   bool mark_delivered(std::span<LeasedExpert> experts);
@@ -211,7 +223,9 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   bool take_next(ReadRequest* request);
   int32_t take_reserved();
   int32_t take_background();
-  bool may_preload(ExpertKey key) const noexcept;
+  int64_t room_of(int32_t layer) const noexcept;
+  bool has_loose_slots() const noexcept;
+  std::vector<int32_t> expected_experts() const;
   void count_in_flight(int change) noexcept;
 
   const ExpertFiles& files_;
@@ -233,11 +247,12 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
       step_;  // [num_layers] the experts of the layer's last token, ascending
   std::vector<std::vector<LeasedExpert>>
       emptied_;  // emptied lists of dead leases, so that a step allocates nothing
-  std::deque<Background> background_;    // what to read when nothing else is to be read
-  std::vector<int64_t> num_preloading_;  // [shares] AHEAD slots that are preloads
-  std::vector<int32_t> spares_;          // SPARE slots
-  int32_t ahead_layer_ = -1;             // the layer that was guessed for and has not yet chosen
-  std::vector<bool> expected_;           // [num_experts] of expected_layer_, still to be acquired
+  std::deque<Background> background_;  // what to read when nothing else is to be read
+  std::vector<int64_t> num_coming_;    // [shares] AHEAD slots that are to be kept
+  std::vector<int32_t> spares_;        // SPARE slots
+  int32_t ahead_layer_ = -1;           // the layer that was guessed for and has not yet chosen
+  bool is_ahead_of_prompt_ = false;    // the guess is for a prompt
+  std::vector<bool> expected_;         // [num_experts] of expected_layer_, still to be acquired
   int32_t expected_layer_ = -1;
   int64_t num_in_flight_ = 0;
   int64_t num_ahead_ = 0;  // of them in state AHEAD

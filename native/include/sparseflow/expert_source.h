@@ -114,6 +114,11 @@ class ExpertSource {
   // Advice: the layer will probably choose these experts next.
   virtual void read_ahead(int32_t layer, std::span<const int32_t> experts) = 0;
 
+  // Advice: a prompt will need these experts (ascending) of a later layer. Worth finding out only
+  // where wants_advice says so.
+  virtual bool wants_advice(int32_t layer) const = 0;
+  virtual void prefetch(int32_t layer, std::span<const int32_t> experts) = 0;
+
   // Leases all of experts (ascending, at most max_lease) or throws; sleeps until there is room.
   virtual ExpertLease acquire(int32_t layer, std::span<const int32_t> experts) = 0;
   // The same, but gives an empty lease where it would have to sleep.

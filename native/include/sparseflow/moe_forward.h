@@ -19,10 +19,12 @@ struct SharedExpert {
 };
 
 // The next layer's router: applied to this layer's residual, it guesses what will be chosen there.
-// Does not own.
+// Of a prompt it is asked for some tokens: an expert that two of them would choose will be needed,
+// and may be read before that layer begins. Does not own.
 struct LookAhead {
   int32_t layer;  // the next one
   RouterBlock router;
+  bool guesses_steps;  // of single tokens too
 };
 
 struct MoeLayer {
@@ -34,7 +36,7 @@ struct MoeLayer {
   int64_t k;
   const SharedExpert* shared;        // null: the family has none
   float* residual;                   // [num_tokens, hidden_size]; does not overlap x
-  const LookAhead* ahead = nullptr;  // null: no guess; one is made for a single token only
+  const LookAhead* ahead = nullptr;  // null: no guess
 };
 
 // residual[t] += an fma chain from +0 over the token's experts in ascending id, expert(x[t]) times

@@ -30,6 +30,10 @@ class StreamingSource final : public ExpertSource {
   void read_ahead(int32_t layer, std::span<const int32_t> experts) override {
     cache_->read_ahead(layer, experts);
   }
+  bool wants_advice(int32_t layer) const override { return cache_->has_room(layer); }
+  void prefetch(int32_t layer, std::span<const int32_t> experts) override {
+    cache_->prefetch(layer, experts);
+  }
   ExpertLease acquire(int32_t layer, std::span<const int32_t> experts) override {
     return cache_->acquire(layer, experts, true);
   }

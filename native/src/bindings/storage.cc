@@ -47,7 +47,8 @@ struct SharedExpertHolder {
 struct LookAheadHolder {
   int32_t layer;
   RouterHolder router;
-  LookAhead view() const { return {layer, router.view()}; }
+  bool guesses_steps;
+  LookAhead view() const { return {layer, router.view(), guesses_steps}; }
 };
 
 std::string shape_of(const MatrixView& w) {
@@ -297,7 +298,8 @@ void bind_storage(nb::module_& m) {
            nb::arg("gate_logit"));
   nb::class_<LookAheadHolder>(m, "LookAhead",
                               "The next layer's router, to guess what it will choose.")
-      .def(nb::init<int32_t, const RouterHolder&>(), nb::arg("layer"), nb::arg("router"));
+      .def(nb::init<int32_t, const RouterHolder&, bool>(), nb::arg("layer"), nb::arg("router"),
+           nb::arg("guesses_steps") = false);
   m.def("moe_forward", &forward, nb::arg("runtime"), nb::arg("source"), nb::arg("layer"),
         nb::arg("x"), nb::arg("topk_ids"), nb::arg("topk_weights"), nb::arg("shared").none(),
         nb::arg("residual").noconvert(), nb::arg("ahead").none() = nb::none(),

@@ -81,7 +81,7 @@ ExpertCache::ExpertCache(const ExpertFiles& files, std::vector<int> file_ids, Re
       slot_of_(files.headers.size() * static_cast<size_t>(geometry_.num_experts), -1),
       num_admitted_(layout_.layer_capacity.size(), 0),
       step_(files.headers.size()),
-      num_preloading_(layout_.layer_capacity.size(), 0),
+      num_coming_(layout_.layer_capacity.size(), 0),
       expected_(static_cast<size_t>(geometry_.num_experts), false),
       layer_reads_(files.headers.size(), 0) {
   free_.reserve(slots_.size());
@@ -111,10 +111,10 @@ void ExpertCache::observe(int32_t layer, std::span<const int32_t> experts) {
   std::vector<int32_t>& step = step_[static_cast<size_t>(layer)];
   step.assign(experts.begin(), experts.end());
   std::sort(step.begin(), step.end());
-  if (layer != ahead_layer_) return;
+  if (layer != ahead_layer_ || is_ahead_of_prompt_) return;
   // The guess has been answered.
   drop_spares(layer, step);
-  std::erase_if(background_, [](const Background& b) { return !b.is_preload; });
+  std::erase_if(background_, [](const Background& b) { return b.errand == Errand::kGuess; });
   ahead_layer_ = -1;
 }
 
@@ -123,6 +123,18 @@ void ExpertCache::expect(int32_t layer, std::span<const int32_t> experts) {
   expected_layer_ = layer;
   expected_.assign(expected_.size(), false);
   for (const int32_t expert : experts) expected_[static_cast<size_t>(expert)] = true;
+  if (layer != ahead_layer_ || !is_ahead_of_prompt_) return;
+  drop_spares(layer, expected_experts());
+  std::erase_if(background_, [](const Background& b) { return b.errand == Errand::kPrompt; });
+  ahead_layer_ = -1;
+}
+
+std::vector<int32_t> ExpertCache::expected_experts() const {
+  std::vector<int32_t> experts;
+  for (size_t expert = 0; expert < expected_.size(); ++expert) {
+    if (expected_[expert]) experts.push_back(static_cast<int32_t>(expert));
+  }
+  return experts;
 }
 
 int64_t ExpertCache::count_misses(int32_t layer, std::span<const int32_t> experts) const noexcept {
@@ -139,7 +151,7 @@ ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts
                       count * layout_.slot_bytes, layout_.max_lease * layout_.slot_bytes);
   }
   std::unique_lock lock(mutex_);
-  const auto has_room = [&] { return make_room(layer, experts); };
+  const auto has_room = [&] { return make_room(layer, experts, wait); };
   if (!has_room()) {
     if (!wait) return {};
     const Waiting waiting(counters_);
@@ -163,10 +175,10 @@ ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts
   return {this, layer, std::move(leased)};
 }
 
-// Whether all of experts can have slots now; spares give way.
-bool ExpertCache::make_room(int32_t layer, std::span<const int32_t> experts) {
+// Whether all of experts can have slots now; for who must have them, spares give way.
+bool ExpertCache::make_room(int32_t layer, std::span<const int32_t> experts, bool must) {
   const int64_t misses = count_misses(layer, experts);
-  if (misses > static_cast<int64_t>(free_.size())) drop_spares(layer, experts);
+  if (must && misses > static_cast<int64_t>(free_.size())) drop_spares(layer, experts);
   return misses <= static_cast<int64_t>(free_.size());
 }
 
@@ -192,6 +204,7 @@ int32_t ExpertCache::lease_cached(int32_t which) {
   switch (slot.state) {
     case SlotState::kReady:
       set_state(slot, SlotState::kLeased);
+      if (slot.errand == Errand::kPrompt) ++counters_.ahead_hits;
       break;
     case SlotState::kOrphaned:
       set_state(slot, SlotState::kLoading);
@@ -199,8 +212,8 @@ int32_t ExpertCache::lease_cached(int32_t which) {
     case SlotState::kAhead:
       set_state(slot, SlotState::kLoading);
       --num_ahead_;
-      if (slot.is_preload) --num_preloading_[share(slot.key.layer)];
-      ++(slot.is_preload ? counters_.preloaded : counters_.ahead_hits);
+      if (slot.errand != Errand::kGuess) --num_coming_[share(slot.key.layer)];
+      ++(slot.errand == Errand::kHeat ? counters_.preloaded : counters_.ahead_hits);
       break;
     case SlotState::kSpare:
       set_state(slot, SlotState::kLeased);
@@ -210,6 +223,7 @@ int32_t ExpertCache::lease_cached(int32_t which) {
     default:
       break;
   }
+  slot.errand = Errand::kNone;
   ++slot.num_leases;
   ++counters_.hits;
   return which;
@@ -227,18 +241,43 @@ void ExpertCache::preload() {
   }
   std::stable_sort(ranking.begin(), ranking.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::erase_if(background_, [](const Background& b) { return b.is_preload; });
-  for (const auto& [score, key] : ranking) background_.push_back({key, true});
+  std::erase_if(background_, [](const Background& b) { return b.errand == Errand::kHeat; });
+  for (const auto& [score, key] : ranking) background_.push_back({key, Errand::kHeat});
   submit_all(lock);
 }
 
 void ExpertCache::read_ahead(int32_t layer, std::span<const int32_t> experts) {
   std::unique_lock lock(mutex_);
-  std::erase_if(background_, [](const Background& b) { return !b.is_preload; });
+  std::erase_if(background_, [](const Background& b) { return b.errand == Errand::kGuess; });
   if (layer != ahead_layer_) drop_spares(ahead_layer_, {});
   ahead_layer_ = layer;
+  is_ahead_of_prompt_ = false;
   for (auto expert = experts.rbegin(); expert != experts.rend(); ++expert) {
-    background_.push_front({{layer, *expert}, false});
+    background_.push_front({{layer, *expert}, Errand::kGuess});
+  }
+  submit_all(lock);
+}
+
+bool ExpertCache::has_room(int32_t layer) const {
+  const std::lock_guard lock(mutex_);
+  return layout_.is_split_by_layer && (room_of(layer) > 0 || has_loose_slots());
+}
+
+// Slots that no lease needs: other layers have not filled their shares yet.
+bool ExpertCache::has_loose_slots() const noexcept {
+  return static_cast<int64_t>(free_.size()) > layout_.num_transient;
+}
+
+void ExpertCache::prefetch(int32_t layer, std::span<const int32_t> experts) {
+  std::unique_lock lock(mutex_);
+  std::erase_if(background_, [](const Background& b) { return b.errand == Errand::kPrompt; });
+  if (!layout_.is_split_by_layer) return;
+  // Spares of the layer that computes stay; those of a guess that nobody answered go.
+  if (ahead_layer_ >= 0 && layer != ahead_layer_) drop_spares(ahead_layer_, {});
+  ahead_layer_ = layer;
+  is_ahead_of_prompt_ = true;
+  for (auto expert = experts.rbegin(); expert != experts.rend(); ++expert) {
+    background_.push_front({{layer, *expert}, Errand::kPrompt});
   }
   submit_all(lock);
 }
@@ -284,27 +323,29 @@ int32_t ExpertCache::take_background() {
   const int64_t most = std::max<int64_t>(1, layout_.queue_depth / 2);
   while (!background_.empty() && !free_.empty()) {
     if (num_in_flight_ > num_ahead_ || num_ahead_ >= most) return -1;
-    const auto [key, is_preload] = background_.front();
+    const auto [key, errand] = background_.front();
+    const bool is_kept = errand != Errand::kGuess && room_of(key.layer) > 0;
+    if (errand == Errand::kPrompt && !is_kept && !has_loose_slots()) return -1;
     background_.pop_front();
-    if (slot_of_[index(key)] >= 0 || (is_preload && !may_preload(key))) continue;
+    if (slot_of_[index(key)] >= 0 || (errand == Errand::kHeat && !is_kept)) continue;
     const int32_t taken = free_.back();
     free_.pop_back();
     slot_of_[index(key)] = taken;
     Slot& slot = slots_[static_cast<size_t>(taken)];
     set_state(slot, SlotState::kAhead);
     slot.key = key;
-    slot.is_preload = is_preload;
+    slot.errand = is_kept ? errand : Errand::kGuess;
     ++num_ahead_;
-    if (is_preload) ++num_preloading_[share(key.layer)];
-    counters_.ahead_reads += is_preload ? 0 : 1;
+    if (is_kept) ++num_coming_[share(key.layer)];
+    counters_.ahead_reads += errand == Errand::kHeat ? 0 : 1;
     return taken;
   }
   return -1;
 }
 
-bool ExpertCache::may_preload(ExpertKey key) const noexcept {
-  const size_t at = share(key.layer);
-  return num_admitted_[at] + num_preloading_[at] < layout_.layer_capacity[at];
+int64_t ExpertCache::room_of(int32_t layer) const noexcept {
+  const size_t at = share(layer);
+  return layout_.layer_capacity[at] - num_admitted_[at] - num_coming_[at];
 }
 
 void ExpertCache::count_in_flight(int change) noexcept {
@@ -371,14 +412,15 @@ void ExpertCache::end_read(int32_t which, const ReadResult& result, const char* 
 void ExpertCache::end_background(int32_t which, bool failed) noexcept {
   Slot& slot = slots_[static_cast<size_t>(which)];
   const size_t at = share(slot.key.layer);
+  const bool is_guess = slot.errand == Errand::kGuess;
   --num_ahead_;
-  if (slot.is_preload) --num_preloading_[at];
-  if (!failed && slot.is_preload && may_preload(slot.key)) {
+  if (!is_guess) --num_coming_[at];
+  if (!failed && !is_guess && room_of(slot.key.layer) > 0) {
     slot.is_admitted = true;
     ++num_admitted_[at];
-    ++counters_.preloaded;
+    counters_.preloaded += slot.errand == Errand::kHeat ? 1 : 0;
     set_state(slot, SlotState::kReady);
-  } else if (!failed && !slot.is_preload && slot.key.layer == ahead_layer_) {
+  } else if (!failed && is_guess && slot.key.layer == ahead_layer_) {
     spares_.push_back(which);
     set_state(slot, SlotState::kSpare);
   } else {

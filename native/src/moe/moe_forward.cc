@@ -12,6 +12,7 @@
 namespace sparseflow {
 namespace {
 
+constexpr int64_t kSampledTokens = 128;  // of a prompt, to advise the next layer
 constexpr int64_t kSliceChannels = 512;  // of a work item that only adds up
 constexpr int64_t kSerialTokens =
     4;  // so few shared_expert_gate logits are not worth waking threads
@@ -32,7 +33,7 @@ class MoeCall {
     source_.observe(call_.layer, call_.topk_ids, call_.k);
     // Reads start before anything is computed.
     ExpertLease first = acquire_wave(0);
-    if (call_.ahead != nullptr && call_.num_tokens == 1) look_ahead();
+    if (call_.ahead != nullptr) guess();
     const BatchShape shape = describe_batch();
     const Activations x = prepare_activations(runtime_, call_.x, call_.num_tokens,
                                               geometry_.hidden_size, shape.has_integer);
@@ -168,6 +169,39 @@ class MoeCall {
     if (route_block(runtime_, next.router, call_.residual, 1, call_.k, x, ids, weights)) {
       source_.read_ahead(next.layer, {ids, static_cast<size_t>(call_.k)});
     }
+  }
+
+  void guess() {
+    if (call_.num_tokens == 1) {
+      if (call_.ahead->guesses_steps) look_ahead();
+    } else if (source_.wants_advice(call_.ahead->layer)) {
+      advise();
+    }
+  }
+
+  // Tells which experts of the next layer the prompt will need, by a sample of its tokens.
+  void advise() {
+    const LookAhead& next = *call_.ahead;
+    const int64_t hidden = geometry_.hidden_size;
+    const int64_t count = std::min(call_.num_tokens, kSampledTokens);
+    auto* x = scratch<float>(2 * count * hidden);
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(call_.residual + i * call_.num_tokens / count * hidden, hidden, x + i * hidden);
+    }
+    auto* ids = scratch<int32_t>(count * call_.k);
+    auto* weights = scratch<float>(count * call_.k);
+    if (!route_block(runtime_, next.router, x, count, call_.k, x + count * hidden, ids, weights)) {
+      return;
+    }
+    auto* votes = scratch<int32_t>(geometry_.num_experts);
+    std::fill_n(votes, geometry_.num_experts, 0);
+    for (int64_t pair = 0; pair < count * call_.k; ++pair) ++votes[ids[pair]];
+    auto* needed = scratch<int32_t>(geometry_.num_experts);
+    int64_t num_needed = 0;
+    for (int64_t expert = 0; expert < geometry_.num_experts; ++expert) {
+      if (votes[expert] > 1) needed[num_needed++] = static_cast<int32_t>(expert);
+    }
+    source_.prefetch(next.layer, {needed, static_cast<size_t>(num_needed)});
   }
 
   static int count_delivered(const ExpertLease& lease) {

@@ -39,7 +39,7 @@ class ExpertStats:
     preloaded: int
     """Experts read before anyone asked, because earlier runs chose them often."""
     ahead_reads: int
-    """Reads begun because a layer would probably ask (`lookahead`)."""
+    """Reads begun because a layer would probably ask."""
     ahead_hits: int
     """Of them, those that were asked for."""
     layer_reads: tuple[int, ...]
@@ -104,7 +104,7 @@ class ExpertStore(ABC):
     ) -> None:
         """One MoE layer: x [T, H], ids and weights [T, k] with ids ascending in each row; residual [T, H] += the sum.
 
-        ahead: guess from the residual what the next layer will choose, if T is 1.
+        ahead: guess from the residual what the next layer will choose, so that it may be read meanwhile.
         Raises StorageError or ContainerError if an expert cannot be read; nothing stays leased, and a later call reads
         it again. The interpreter lock is released meanwhile.
         """

@@ -50,9 +50,11 @@ class MoeLayer:
         self._shared = _shared_expert(weights, prefix, shape)
         self._ahead: _ext.LookAhead | None = None
 
-    def look_ahead_to(self, following: MoeLayer) -> None:
-        """From now on guesses what `following` will choose."""
-        self._ahead = _ext.LookAhead(following._layer, following._router)
+    def look_ahead_to(self, following: MoeLayer, *, guesses_steps: bool) -> None:
+        """From now on guesses what `following` will choose, so that it is read in time: of prompts, and if asked of
+        single steps.
+        """
+        self._ahead = _ext.LookAhead(following._layer, following._router, guesses_steps)
 
     def forward(self, x: NDArray[np.float32], store: ExpertStore) -> None:
         """Updates x [n_tokens, hidden_size] in place. Raises StorageError if an expert cannot be read."""

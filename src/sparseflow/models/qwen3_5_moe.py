@@ -38,9 +38,8 @@ class Qwen3_5Moe(Model):  # noqa: N801 - the family's name
         self._layers = [
             _DecoderLayer(parts, weights, config, i) for i in range(config.num_hidden_layers)
         ]
-        if parts.lookahead:
-            for layer, following in pairwise(self._layers):
-                layer.look_ahead_to(following)
+        for layer, following in pairwise(self._layers):
+            layer.look_ahead_to(following)
         self._norm = _norm(parts, weights, "norm.weight", config)
         head = weights.matrix("lm_head.weight", (config.vocab_size, config.hidden_size))
         self._lm_head = Linear(parts.runtime, [head], "head")
@@ -103,7 +102,8 @@ class _DecoderLayer:
         self._experts = MoeLayer(runtime, weights, index, f"{prefix}.mlp", norm, _moe_shape(config))
 
     def look_ahead_to(self, following: _DecoderLayer) -> None:
-        self._experts.look_ahead_to(following._experts)
+        steps = bool(self._parts.lookahead)
+        self._experts.look_ahead_to(following._experts, guesses_steps=steps)
 
     def new_state(self, capacity: int) -> KVCache | DeltaState:
         if isinstance(self._mixer, GatedAttention):

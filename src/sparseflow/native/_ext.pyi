@@ -509,9 +509,9 @@ class SharedExpert:
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, gate_logit: Matrix) -> None: ...
 
 class LookAhead:
-    """The next layer's router, to guess what it will choose."""
+    """The next layer's router, to guess what it will choose: for a prompt, and with guesses_steps for single tokens."""
 
-    def __init__(self, layer: int, router: Router) -> None: ...
+    def __init__(self, layer: int, router: Router, guesses_steps: bool = False) -> None: ...
 
 def moe_forward(
     runtime: Runtime,
@@ -527,7 +527,7 @@ def moe_forward(
     """One MoE layer: residual [T, H] += the experts of x [T, H], topk_ids and topk_weights [T, k] (ids ascending in
     each row).
 
-    ahead: guess from the residual what the next layer will choose, if T is 1.
+    ahead: guess from the residual what the next layer will choose, so that it may be read meanwhile.
 
     StorageError or ContainerError if an expert cannot be read; no lease survives.
     """

