@@ -60,6 +60,8 @@ def _studied(name: str, dense: str, head: str, experts: str = INT4_G32, **classe
 
 
 STUDY = (
+    _studied("everything 8/64", INT8_G64, INT8_G64, INT8_G64),
+    _studied("everything 8, a scale per row", INT8, INT8, INT8),
     _studied("experts 4/32, dense 8, head 8", INT8_G64, INT8_G64),
     _studied("experts 4/32, dense 8, head 6", INT8_G64, INT6_G64),
     _studied("experts 4/32, dense 6, head 8", INT6_G64, INT8_G64),

@@ -45,7 +45,7 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("bf16", "the checkpoint's own weights", BF16, BF16, BF16, "float32"),
-        Recipe("int8", "8 bits a weight, a scale per output row", INT8, INT8, INT8, "float16"),
+        Recipe("int8", "8 bits, a scale per 64 weights", INT8_G64, INT8_G64, INT8_G64, "float16"),
         Recipe(
             "int4",
             "experts in 4 bits, a scale per 32 weights; the rest in 8, a scale per 64",
@@ -56,8 +56,8 @@ RECIPES = {
         ),
         Recipe(
             "int4-small",
-            "experts in 4 bits, the rest in 6, a scale per 64 weights",
-            INT4_G64,
+            "experts in 4 bits, a scale per 32 weights; the rest in 6, a scale per 64",
+            INT4_G32,
             INT6_G64,
             INT6_G64,
             "float16",

@@ -122,7 +122,7 @@ def test_prepare_json_lists_every_tensor_that_is_left_out(
 def test_recipe_alone_lists_the_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "--recipe"]) == 0
     shown = capsys.readouterr().out
-    for words in ("bf16-v1 (16 bits)", "int8-v1 (8 bits)", "int4-g32-v1 (4.5 bits)"):
+    for words in ("bf16-v1 (16 bits)", "int8-g64-v1 (8.25 bits)", "int4-g32-v1 (4.5 bits)"):
         assert words in shown
     assert "int6-g64-v1 (6.25 bits)" in shown
     assert "per token" not in shown

@@ -1,4 +1,4 @@
-"""A reader written from docs/sfi_format.md alone: json, struct and NumPy, nothing of ours."""
+"""A reader written from docs/sfi_format.md alone: json, struct and NumPy; of ours only what makes the containers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors import deserialize
 
 from make_synthetic_checkpoint import make, parse_options
+from sparseflow.container.recipes import RECIPES, Recipe
 from sparseflow.prepare import prepare
 
 PREFIX = "model.language_model."
@@ -99,14 +100,13 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("recipe", "weight_format"),
-    [("int8", "int8-v1"), ("int4", "int4-g32-v1"), ("int4-small", "int4-g64-v1")],
-)
+@pytest.mark.parametrize("weight_format", sorted(STEPS))
 def test_experts_decode_to_the_checkpoint_s_weights(
-    source: Path, tmp_path: Path, recipe: str, weight_format: str
+    source: Path, tmp_path: Path, weight_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    container = prepare(source, tmp_path / "c", recipe)
+    formats = Recipe("one", "", *3 * [weight_format], "float16")
+    monkeypatch.setitem(RECIPES, "one", formats)
+    container = prepare(source, tmp_path / "c", "one")
     parts = read_expert(container, LAYER, EXPERT)
     for (codes, scales), weights in zip(parts, expected_projections(source), strict=True):
         decoded, steps = decode(weight_format, codes, scales, *weights.shape)
