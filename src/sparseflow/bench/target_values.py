@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sparseflow.bench import prepare_speed, replay_rates
@@ -18,9 +18,12 @@ Value = tuple[float, str]
 
 
 def run_targets(
-    runs: TargetRuns, only: Collection[str] = (), note: Note | None = None
+    runs: TargetRuns,
+    only: Collection[str] = (),
+    note: Note | None = None,
+    measured: Mapping[str, Outcome] | None = None,
 ) -> list[Outcome]:
-    """One outcome for each target, or for those whose name or group is in `only`.
+    """One outcome for each target, or for those whose name or group is in `only`; `measured` are taken over.
 
     Ctrl-C ends it: the targets that are left then say INTERRUPTED. Raises ConfigError for a name that no target has.
     """
@@ -28,18 +31,22 @@ def run_targets(
     unknown = sorted(set(only) - known)
     if unknown:
         raise ConfigError(f"no target {unknown[0]!r}; known: {', '.join(TARGETS)}")
+    outcomes = dict(measured or {})
     chosen = [
-        name for name, target in TARGETS.items() if not only or name in only or target.group in only
+        name
+        for name, target in TARGETS.items()
+        if name not in outcomes and (not only or name in only or target.group in only)
     ]
-    outcomes: list[Outcome] = []
     try:
         for number, name in enumerate(chosen):
             if note is not None:
                 note("targets", number, len(chosen))
-            outcomes.append(_measure(name, runs))
+            outcomes[name] = _measure(name, runs)
     except KeyboardInterrupt:  # hours may have passed: what was measured is worth showing
-        outcomes += [outcome(name, None, INTERRUPTED) for name in chosen[len(outcomes) :]]
-    return outcomes
+        outcomes |= {
+            name: outcome(name, None, INTERRUPTED) for name in chosen if name not in outcomes
+        }
+    return [outcomes[name] for name in TARGETS if name in outcomes]
 
 
 def _measure(name: str, runs: TargetRuns) -> Outcome:

@@ -107,6 +107,12 @@ def bench(
     peer_full: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Targets: full GGUF.")
     ] = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            "--continue", metavar="FILE", help="Targets: keep what this report (--json) measured."
+        ),
+    ] = None,
     write_docs: Annotated[
         bool, typer.Option("--write-docs", help="Write docs/results.md and its picture (checkout).")
     ] = False,
@@ -136,6 +142,7 @@ def bench(
             }  # fmt: skip
             mode = Targets(container, suite, given, _words(only), note)
             mode.set_sweep(is_sweep=sweep_cache)
+            mode.go_on_from(earlier)
         elif check_chain is not None or reference_path is not None:
             mode = Checks(container, lengths[0], check_chain, reference_path, config, note)
             mode.set_peer(build, peer_model, peer_driver)

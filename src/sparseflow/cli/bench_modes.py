@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sparseflow.bench.earlier import Earlier, read_report
 from sparseflow.bench.floor import token_bytes
 from sparseflow.bench.measure import Plan, Row, measure
 from sparseflow.bench.pairs import Note
@@ -177,6 +178,7 @@ class Targets:
         self._note = note
         self._container = container
         self._is_sweep = False
+        self._earlier = Earlier()
         recipe = read_manifest(container).recipe.replace("-", "_")
         if recipe in ("int8", "int4", "int4_small") and getattr(self._suite, recipe) is None:
             self._suite = merge(self._suite, {recipe: container})
@@ -185,24 +187,30 @@ class Targets:
         """Whether decode speed over cache size is measured too: of the int4 container if there is one."""
         self._is_sweep = is_sweep
 
+    def go_on_from(self, report: Path | None) -> None:
+        """What that report measured is taken over. Raises ConfigError."""
+        if report is not None:
+            self._earlier = read_report(report)
+
     def run(self) -> Shown:
         runs = TargetRuns(self._suite, self._note)
-        outcomes = run_targets(runs, self._only, self._note)
+        outcomes = run_targets(runs, self._only, self._note, self._earlier.outcomes)
         is_interrupted = any(each.reason == INTERRUPTED for each in outcomes)
         is_sweeping = self._is_sweep and not is_interrupted
         swept = self._sweep() if is_sweeping else Shown({"rows": {}})
-        rows = {**runs.rows, **swept.document["rows"]}
+        rows = {**self._earlier.rows, **runs.rows, **swept.document["rows"]}
+        trials = {**self._earlier.trials, **runs.trials}
         document = {
             "targets": [each.to_dict() for each in outcomes],
             "rows": rows,
-            "trials": _trials_document(runs.trials),
+            "trials": _trials_document(trials),
         }
         sheets = [
             targets_sheet(outcomes),
             cells_sheet(rows),
             split_sheet(rows),
             limits_sheet(rows),
-            trials_sheet(runs.trials),
+            trials_sheet(trials),
         ]
         facts = sorted({facts_line(row) for row in rows.values()})
         exit_code = INTERRUPTED_EXIT_CODE if is_interrupted else 0 if all_met(outcomes) else 1

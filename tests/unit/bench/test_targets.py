@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from sparseflow.bench.earlier import read_report
 from sparseflow.bench.report import Sheet, targets_sheet
 from sparseflow.bench.suite import Suite, merge, read_suite
 from sparseflow.bench.target_runs import TargetRuns
 from sparseflow.bench.target_values import VALUES, run_targets
-from sparseflow.bench.targets import TARGETS, all_met, outcome
+from sparseflow.bench.targets import TARGETS, Outcome, all_met, outcome
 from sparseflow.errors import ConfigError
 
 
@@ -104,3 +106,35 @@ def test_crash_of_one_measurement_does_not_end_the_others(monkeypatch: pytest.Mo
     crashed, other = run_targets(TargetRuns(Suite()), ["L1", "O1"])
     assert crashed.reason == "ended by SIGSEGV"
     assert other.verdict == "aim"
+
+
+def report_of(outcomes: list[Outcome]) -> dict[str, object]:
+    setting = {"threads": 2, "load": "mmap", "repack": 0}
+    trial = {"setting": setting, "decode": 3.5, "prefill": 9.0, "problem": "", "label": "as given"}
+    targets = [each.to_dict() for each in outcomes]
+    return {"targets": targets, "rows": {"a row": {"figures": {}}}, "trials": {"search": [trial]}}
+
+
+def test_a_run_goes_on_from_what_an_earlier_report_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "targets.json"
+    path.write_text(json.dumps(report_of([outcome("D1", 0.9, "then"), outcome("D2", None, "no")])))
+    earlier = read_report(path)
+    assert earlier.rows == {"a row": {"figures": {}}}
+    assert earlier.trials["search"][0].setting.load == "mmap"
+    monkeypatch.setitem(VALUES, "D1", lambda _: (0.1, "measured again"))
+    monkeypatch.setitem(VALUES, "D2", lambda _: (0.8, "now"))
+    outcomes = run_targets(TargetRuns(Suite()), ["D1", "D2"], measured=earlier.outcomes)
+    found = {each.target.name: (each.value, each.reason) for each in outcomes}
+    assert (found["D1"], found["D2"]) == ((0.9, "then"), (0.8, "now"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"targets": [1], "rows": {}, "trials": {}}'])
+def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not a report of"):
+        read_report(path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_report(tmp_path / "absent.json")
