@@ -383,11 +383,11 @@ void what_was_read_ahead_is_a_hit_or_goes() {
 void a_prompt_is_read_before_its_layer_begins() {
   Setup setup(16 - 1, "scored", 2, 2);  // layer 1 keeps 2; 15 slots, of which 10 are transient
   const Ids needed = {0, 1, 2, 3, 4, 5, 6};
-  check(setup.source->wants_advice(1), "there is room");
+  check(setup.source->wants_advice(), "there is room");
   setup.cache().prefetch(1, needed);
   wait_for_reads(setup, 5);  // 2 for the share, 3 that layer 0 has not filled yet
   check(setup.cache().cached_in(1) == Ids({0, 1}), "as many as the layer keeps");
-  check(!setup.source->wants_advice(1), "no more room");
+  check(!setup.source->wants_advice(), "no more room");
   setup.source->observe(1, Ids{0, 1, 2, 3, 5, 6}, 2);
   wait_for_reads(setup, 5);
   setup.step(1, {0, 1, 2, 3, 5, 6});
@@ -410,7 +410,7 @@ void advice_for_a_layer_that_begins_is_forgotten() {
 
 void one_pool_takes_no_advice() {
   Setup setup(3, "scored", 1);
-  check(!setup.source->wants_advice(1), "no layer has a share");
+  check(!setup.source->wants_advice(), "no layer has a share");
   setup.cache().prefetch(1, Ids{0, 1});
   setup.step(1, {2});
   check(setup.source->counters().reads == 1, "nothing was read for it");

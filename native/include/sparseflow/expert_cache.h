@@ -33,6 +33,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -149,9 +150,9 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   // until that layer's next token shows whether it needs them.
   void read_ahead(int32_t layer, std::span<const int32_t> experts);
 
-  // Whether experts of the layer could be read before it begins: there is room among those that it
-  // keeps, or in what other layers have not filled yet.
-  bool has_room(int32_t layer) const;
+  // Whether experts could be read before their layer begins: there are slots that neither leases
+  // nor the layer that computes will need.
+  bool has_room() const;
 
   // Advice: a prompt will need these (ascending) of a layer that is still to come. They are read in
   // the background, in this order and as far as there is room, until the layer expects.
@@ -213,10 +214,12 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   void unlease(int32_t slot) noexcept;
   void admit(int32_t slot) noexcept;
   bool is_of_step(ExpertKey key) const noexcept;
+  bool is_expected(ExpertKey key) const noexcept;
   bool may_go(const Slot& slot) const noexcept;
   int32_t find_victim(int32_t newcomer) const noexcept;
   void empty_slot(int32_t slot) noexcept;
-  void drop_spares(int32_t layer, std::span<const int32_t> keep) noexcept;
+  void drop_spares(int32_t layer, std::span<const int32_t> keep,
+                   int64_t count = std::numeric_limits<int64_t>::max()) noexcept;
   void end_read(int32_t slot, const ReadResult& result, const char* damage) noexcept;
   void end_background(int32_t slot, bool failed) noexcept;
   void submit_all(std::unique_lock<std::mutex>& lock);

@@ -116,7 +116,7 @@ class ExpertSource {
 
   // Advice: a prompt will need these experts (ascending) of a later layer. Worth finding out only
   // where wants_advice says so.
-  virtual bool wants_advice(int32_t layer) const = 0;
+  virtual bool wants_advice() const = 0;
   virtual void prefetch(int32_t layer, std::span<const int32_t> experts) = 0;
 
   // Leases all of experts (ascending, at most max_lease) or throws; sleeps until there is room.

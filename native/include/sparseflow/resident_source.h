@@ -30,7 +30,7 @@ class ResidentSource final : public ExpertSource, private LeaseOwner {
   int64_t max_lease() const noexcept override { return geometry().num_experts; }
   void observe(int32_t, std::span<const int32_t>, int64_t) override {}
   void read_ahead(int32_t, std::span<const int32_t>) override {}
-  bool wants_advice(int32_t) const override { return false; }
+  bool wants_advice() const override { return false; }
   void prefetch(int32_t, std::span<const int32_t>) override {}
   // Throws ConfigError if the layer is not loaded. Never sleeps.
   ExpertLease acquire(int32_t layer, std::span<const int32_t> experts) override;

@@ -30,7 +30,7 @@ class StreamingSource final : public ExpertSource {
   void read_ahead(int32_t layer, std::span<const int32_t> experts) override {
     cache_->read_ahead(layer, experts);
   }
-  bool wants_advice(int32_t layer) const override { return cache_->has_room(layer); }
+  bool wants_advice() const override { return cache_->has_room(); }
   void prefetch(int32_t layer, std::span<const int32_t> experts) override {
     cache_->prefetch(layer, experts);
   }

@@ -178,7 +178,8 @@ ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts
 // Whether all of experts can have slots now; for who must have them, spares give way.
 bool ExpertCache::make_room(int32_t layer, std::span<const int32_t> experts, bool must) {
   const int64_t misses = count_misses(layer, experts);
-  if (must && misses > static_cast<int64_t>(free_.size())) drop_spares(layer, experts);
+  const int64_t lacking = misses - static_cast<int64_t>(free_.size());
+  if (must && lacking > 0) drop_spares(layer, experts, lacking);
   return misses <= static_cast<int64_t>(free_.size());
 }
 
@@ -258,14 +259,16 @@ void ExpertCache::read_ahead(int32_t layer, std::span<const int32_t> experts) {
   submit_all(lock);
 }
 
-bool ExpertCache::has_room(int32_t layer) const {
+bool ExpertCache::has_room() const {
   const std::lock_guard lock(mutex_);
-  return layout_.is_split_by_layer && (room_of(layer) > 0 || has_loose_slots());
+  return layout_.is_split_by_layer && has_loose_slots();
 }
 
-// Slots that no lease needs: other layers have not filled their shares yet.
+// Slots that no lease needs, nor the layer that computes to fill its share: other layers have not
+// filled theirs yet.
 bool ExpertCache::has_loose_slots() const noexcept {
-  return static_cast<int64_t>(free_.size()) > layout_.num_transient;
+  const int64_t wanted = expected_layer_ >= 0 ? room_of(expected_layer_) : 0;
+  return static_cast<int64_t>(free_.size()) > layout_.num_transient + wanted;
 }
 
 void ExpertCache::prefetch(int32_t layer, std::span<const int32_t> experts) {
@@ -325,7 +328,7 @@ int32_t ExpertCache::take_background() {
     if (num_in_flight_ > num_ahead_ || num_ahead_ >= most) return -1;
     const auto [key, errand] = background_.front();
     const bool is_kept = errand != Errand::kGuess && room_of(key.layer) > 0;
-    if (errand == Errand::kPrompt && !is_kept && !has_loose_slots()) return -1;
+    if (errand == Errand::kPrompt && !has_loose_slots()) return -1;
     background_.pop_front();
     if (slot_of_[index(key)] >= 0 || (errand == Errand::kHeat && !is_kept)) continue;
     const int32_t taken = free_.back();
@@ -420,7 +423,7 @@ void ExpertCache::end_background(int32_t which, bool failed) noexcept {
     ++num_admitted_[at];
     counters_.preloaded += slot.errand == Errand::kHeat ? 1 : 0;
     set_state(slot, SlotState::kReady);
-  } else if (!failed && is_guess && slot.key.layer == ahead_layer_) {
+  } else if (!failed && is_guess && (slot.key.layer == ahead_layer_ || is_expected(slot.key))) {
     spares_.push_back(which);
     set_state(slot, SlotState::kSpare);
   } else {
@@ -429,18 +432,19 @@ void ExpertCache::end_background(int32_t which, bool failed) noexcept {
   }
 }
 
-// Empties all spares but those of the layer that are among `keep` (ascending).
-void ExpertCache::drop_spares(int32_t layer, std::span<const int32_t> keep) noexcept {
-  const auto is_dropped = [&](int32_t which) {
+// Empties spares, the last first and at most `count`, but those of the layer that are among `keep`
+// (ascending).
+void ExpertCache::drop_spares(int32_t layer, std::span<const int32_t> keep,
+                              int64_t count) noexcept {
+  for (size_t i = spares_.size(); i-- > 0 && count > 0;) {
+    const int32_t which = spares_[i];
     const ExpertKey key = slots_[static_cast<size_t>(which)].key;
-    if (key.layer == layer && std::binary_search(keep.begin(), keep.end(), key.expert)) {
-      return false;
-    }
+    if (key.layer == layer && std::binary_search(keep.begin(), keep.end(), key.expert)) continue;
+    spares_.erase(spares_.begin() + static_cast<std::ptrdiff_t>(i));
     slot_of_[index(key)] = -1;
     empty_slot(which);
-    return true;
-  };
-  spares_.erase(std::remove_if(spares_.begin(), spares_.end(), is_dropped), spares_.end());
+    --count;
+  }
 }
 
 bool ExpertCache::mark_delivered(std::span<LeasedExpert> experts) {
@@ -536,9 +540,12 @@ bool ExpertCache::is_of_step(ExpertKey key) const noexcept {
   return std::binary_search(step.begin(), step.end(), key.expert);
 }
 
+bool ExpertCache::is_expected(ExpertKey key) const noexcept {
+  return key.layer == expected_layer_ && expected_[static_cast<size_t>(key.expert)];
+}
+
 bool ExpertCache::may_go(const Slot& slot) const noexcept {
-  if (slot.state != SlotState::kReady) return false;  // an empty slot has no key
-  return slot.key.layer != expected_layer_ || !expected_[static_cast<size_t>(slot.key.expert)];
+  return slot.state == SlotState::kReady && !is_expected(slot.key);  // an empty slot has no key
 }
 
 // The newcomer itself if it is worth least, or if nothing else may go.

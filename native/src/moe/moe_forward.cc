@@ -174,7 +174,7 @@ class MoeCall {
   void guess() {
     if (call_.num_tokens == 1) {
       if (call_.ahead->guesses_steps) look_ahead();
-    } else if (source_.wants_advice(call_.ahead->layer)) {
+    } else if (source_.wants_advice()) {
       advise();
     }
   }
