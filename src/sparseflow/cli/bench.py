@@ -182,11 +182,19 @@ def _rich_table(sheet: Sheet) -> Any:
     return table
 
 
+def _without_directories(word: str) -> str:
+    """Where files lie on one machine is nothing for a page."""
+    option, is_option, value = word.partition("=")
+    path = value if is_option else word
+    name = Path(path).name if path.startswith("/") else path
+    return f"{option}={name}" if is_option else name
+
+
 def _write_docs(shown: Any) -> None:
     from sparseflow.bench.documents import write_documents
 
     root = Path(__file__).parents[3]
-    command = " ".join(["sparseflow", *sys.argv[1:]])
+    command = " ".join(["sparseflow", *(_without_directories(word) for word in sys.argv[1:])])
     for path in write_documents(root, command, shown.facts, shown.sheets, shown.points):
         say(f"wrote {path}")
 
