@@ -143,8 +143,7 @@ def test_the_search_lowers_the_error_of_the_scale_that_holds_the_extreme(
     codes, scales = quantize_groups(weight_format, weights)
     used = codes[:, : to.num_inputs].astype(np.float32) - to.offset
     searched = squared_error(weights, used, scales[:, 0].astype(np.float32))
-    most = 0.95 if len(to.divisors) > 1 else 1.0  # of one proposal only the scale is fitted
-    assert searched < most * squared_error(weights, plain_codes, plain)
+    assert searched < 0.95 * squared_error(weights, plain_codes, plain)
 
 
 def test_a_float_format_does_not_quantize() -> None:

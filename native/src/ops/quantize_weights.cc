@@ -72,7 +72,7 @@ constexpr float kInt4Divisors[] = {-9.0F, -8.5F, -8.25F, -8.0F, -7.75F,
                                    -7.5F, -7.0F, 7.0F,   7.25F, 7.5F};
 constexpr float kInt6Divisors[] = {-32.25F, -31.75F, -31.25F, -30.75F,
                                    -30.25F, 30.5F,   31.0F,   31.5F};
-constexpr float kInt8Divisors[] = {127.0F};
+constexpr float kInt8Divisors[] = {127.0F, 126.0F, 125.0F};
 
 struct Quantizer {
   WeightFormat format;
