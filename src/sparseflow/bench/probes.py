@@ -6,20 +6,14 @@ limit that the pair is held against.
 
 from __future__ import annotations
 
-import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sparseflow.bench.statistics import median, moved
-from sparseflow.container.reader import Container
+from sparseflow.bench.statistics import moved
 from sparseflow.native import _ext
+from sparseflow.planning.speeds import DISK_BYTES, expert_read_speed, int8_rate, memory_speed
 
-MEMORY_BYTES = 256 << 20
-"""Several times the largest cache; small enough to take beside a model."""
-MEMORY_PASSES = 15
-DISK_BYTES = 768 << 20
-INT8_SECONDS = 0.1
 STEADY = 0.10
 """A probe that moves by more than this share says that the machine changed."""
 
@@ -67,33 +61,19 @@ def run_probes(plan: ProbePlan) -> Probes:
     Raises StorageError if a file cannot be read.
     """
     runtime = _ext.Runtime(plan.isa, plan.threads)
-    disk, blob = (0.0, 0) if plan.container is None else probe_disk(plan)
+    disk, blob = 0.0, 0
+    if plan.container is not None:
+        disk, blob = expert_read_speed(
+            plan.container, plan.queue_depth, plan.io, plan.disk_bytes
+        )
     return Probes(
-        read_bytes=_memory_speed(runtime, "read"),
-        dot_bytes=_memory_speed(runtime, "dot"),
-        int8_macs=_ext.measure_int8_rate(runtime, INT8_SECONDS),
+        read_bytes=memory_speed(runtime, "read"),
+        dot_bytes=memory_speed(runtime, "dot"),
+        int8_macs=int8_rate(runtime),
         disk_bytes=disk,
         queue_depth=plan.queue_depth if plan.container is not None else 0,
         blob_bytes=blob,
     )
-
-
-def probe_disk(plan: ProbePlan) -> tuple[float, int]:
-    """(bytes a second, bytes of one read): whole experts at random, past the page cache, by the engine's own reader."""
-    assert plan.container is not None
-    with Container.open(plan.container) as container:
-        layouts, paths = container.layouts, container.expert_files
-    blob = layouts[0].blob_bytes
-    every = [
-        (file, layout.blob_offset(expert))
-        for file, layout in enumerate(layouts)
-        for expert in range(layout.num_experts)
-    ]
-    count = max(1, min(len(every), plan.disk_bytes // blob))
-    chosen = random.Random(0).sample(every, count)
-    engine = _ext.create_read_engine(plan.io, plan.queue_depth, True)
-    seconds = _ext.time_reads(engine, [str(path) for path in paths], chosen, blob)
-    return count * blob / seconds, blob
 
 
 def mean(before: Probes, after: Probes) -> Probes:
@@ -114,8 +94,3 @@ def largest_move(before: Probes, after: Probes) -> float:
     if before.disk_bytes and after.disk_bytes:
         moves.append(moved(before.disk_bytes, after.disk_bytes))
     return max(moves)
-
-
-def _memory_speed(runtime: _ext.Runtime, loop: str) -> float:
-    seconds = _ext.time_memory_passes(runtime, MEMORY_BYTES, loop, MEMORY_PASSES)
-    return MEMORY_BYTES / median(seconds[1:])
