@@ -18,13 +18,13 @@ from sparseflow.checkpoint.checkpoint import Checkpoint, pread_full, storage_err
 from sparseflow.container.dense_layout import DENSE_NAME
 from sparseflow.container.format import SECTION_NAMES, SfiLayout
 from sparseflow.container.manifest import FileRecord, TensorRecord
-from sparseflow.container.matrix_formats import (
+from sparseflow.container.matrix_formats import view_scales
+from sparseflow.container.matrix_sizes import (
     INTEGER_BITS,
     ROW_BLOCK,
     code_bytes,
     round_up,
     scale_bytes,
-    view_scales,
 )
 from sparseflow.container.reader import Container
 from sparseflow.container.recipes import FLOAT32, get_recipe
