@@ -1,4 +1,4 @@
-"""What memory a family's models take beside weights and experts."""
+"""What a family's models need beside weights and experts: memory, and arithmetic in float32."""
 
 from __future__ import annotations
 
@@ -13,3 +13,6 @@ class MemoryNeeds(Protocol):
 
     def workspace_bytes(self, chunk: int) -> int:
         """For prefill chunks of that many tokens; an estimate on the safe side."""
+
+    def float_macs(self, position: int) -> int:
+        """Multiply-accumulates of one token at that position that are not with weights: attention, recurrent states."""

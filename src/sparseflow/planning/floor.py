@@ -17,7 +17,7 @@ from sparseflow.planning.model_shape import ModelShape, container_shape
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _SHARED = ".mlp.shared_expert"
-_HEAD = "lm_head.weight"
+HEAD_NAME = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def token_macs(shape: ModelShape) -> int:
     routed = sum(rows * cols for rows, cols in shape.layout.shapes)
     total = shape.num_layers * shape.experts_per_token * routed
     for name, record in shape.tensors.items():
-        is_matrix = len(record.shape) == 2 and name not in (EMBEDDING_NAME, _HEAD)
+        is_matrix = len(record.shape) == 2 and name not in (EMBEDDING_NAME, HEAD_NAME)
         total += record.shape[0] * record.shape[1] if is_matrix else 0
     return total
 
