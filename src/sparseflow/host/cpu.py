@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparseflow.host.cgroup import ROOT, find_groups, read_number
+from sparseflow.host.cgroup import find_groups, read_number
+from sparseflow.host.mounts import ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparseflow.host.cgroup import ROOT, find_groups, read_fields, read_number
+from sparseflow.host.cgroup import find_groups, read_fields, read_number
 from sparseflow.host.limits import process_limits, read_kilobytes
+from sparseflow.host.mounts import ROOT
 
 NO_LIMIT = 1 << 60
 """Version 1 writes a number near 2^63 where there is no limit."""
