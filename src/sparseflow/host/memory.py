@@ -47,6 +47,11 @@ class _Bound:
     source: Path
     left_bytes: int
 
+    @property
+    def is_summary(self) -> bool:
+        """Whether the source repeats what another group's file may say itself."""
+        return self.source.name == "memory.stat"
+
 
 def memory_facts(root: Path = ROOT) -> MemoryFacts:
     """Reads below `root`: /proc/meminfo, /proc/sys/vm, the files of control groups, limits of this process."""
@@ -54,7 +59,7 @@ def memory_facts(root: Path = ROOT) -> MemoryFacts:
     total, swap = fields.get("MemTotal", 0), fields.get("SwapTotal", 0)
     version, groups = find_groups("memory", root)
     bounds = [bound for group in groups for bound in _bounds(group, version)]
-    tightest = min(bounds, key=lambda bound: bound.nbytes, default=None)
+    tightest = min(bounds, key=lambda bound: (bound.nbytes, bound.is_summary), default=None)
     commit = _commit_left(fields, root)
     left = [commit, process_limits(root).allocatable_bytes, *(bound.left_bytes for bound in bounds)]
     free = fields.get("MemAvailable", total // 2)

@@ -72,6 +72,7 @@ def test_plain_version_1_without_limits(tmp_path: Path) -> None:
 
 
 def test_version_1_every_ancestor_binds(tmp_path: Path) -> None:
+    stat = f"hierarchical_memory_limit {4 * GIB}\n"
     root = tree(
         tmp_path,
         {
@@ -79,7 +80,7 @@ def test_version_1_every_ancestor_binds(tmp_path: Path) -> None:
             "proc/self/cgroup": "5:memory:/batch/job_7/step_0\n4:cpu,cpuacct:/batch\n",
             **group_1("/batch", 10 * GIB, 9 * GIB),
             **group_1("/batch/job_7", 4 * GIB, GIB, memory__memsw__limit_in_bytes=f"{6 * GIB}\n"),
-            **group_1("/batch/job_7/step_0", None, GIB // 2),
+            **group_1("/batch/job_7/step_0", None, GIB // 2, memory__stat=stat),
         },
     )
     facts = memory_facts(root)
