@@ -31,7 +31,7 @@ def doctor(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="A container, a name, demo or demo:RECIPE. Without it: the machine alone.",
             show_default=False,
         ),
