@@ -122,7 +122,7 @@ def check_integrity(findings: Sequence[str], looked_at: str, remedy: str) -> Che
 def check_fit(fit: Fit | BudgetError, memory: MemoryFacts) -> Check:
     """fit: what the budget says, or that it refuses."""
     if isinstance(fit, BudgetError):
-        return conclude("memory budget", "", ("fail", str(fit), _fit_remedy(fit, memory)))
+        return _check_refusal(fit, memory)
     budget = fit.budget
     experts = "all experts stay in memory"
     if fit.store == "streaming":
@@ -148,9 +148,14 @@ def _fit_problems(fit: Fit, memory: MemoryFacts) -> list[_Problem]:
     return problems
 
 
-def _fit_remedy(refusal: BudgetError, memory: MemoryFacts) -> str:
-    needed = refusal.needed_bytes or 0
-    if needed <= memory.available_bytes:
-        return "give at least that much; it is available"
-    lacking = format_bytes(needed - memory.available_bytes)
-    return f"close other programs, or give a lower --ctx: {lacking} more must be available"
+def _check_refusal(refusal: BudgetError, memory: MemoryFacts) -> Check:
+    """The budget's messages end in what to do, behind their last semicolon."""
+    found, _, advice = str(refusal).rpartition("; ")
+    remedies = [advice] if found else []
+    needed, limit = refusal.needed_bytes or 0, memory.limit_bytes
+    if limit is not None and needed > limit:
+        remedies.append("or raise the limit of this process's control group")
+    elif needed > memory.available_bytes:
+        lacking = format_bytes(needed - memory.available_bytes)
+        remedies.append(f"for that, {lacking} more must be available: close other programs")
+    return conclude("memory budget", "", ("fail", found or advice, "; ".join(remedies)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -27,9 +26,10 @@ from sparseflow.host.wsl import wsl_version
 from sparseflow.native import _ext
 from sparseflow.planning import container_checks as container_judge
 from sparseflow.planning import machine_checks as machine_judge
-from sparseflow.planning.budget import Budget, settle
+from sparseflow.planning.budget import floor_budget, settle_shape
 from sparseflow.planning.check import Check, conclude
 from sparseflow.planning.container_checks import Fit, ReadTrial
+from sparseflow.planning.model_shape import container_shape
 from sparseflow.planning.self_test import SelfTest, self_test
 from sparseflow.planning.speeds import expert_read_speed
 
@@ -159,31 +159,16 @@ def _examine_reads(container: Path, config: EngineConfig) -> list[Check]:
 
 
 def _examine_fit(container: Path, config: EngineConfig) -> Check:
-    memory = memory_facts()
+    shape, memory = container_shape(container), memory_facts()
     try:
-        settled, budget = settle(container, config)
+        settled, budget = settle_shape(shape, config, memory)
     except BudgetError as refusal:
         return container_judge.check_fit(refusal, memory)
-    with Container.open(container) as opened:
-        blob, num_layers = opened.layouts[0].blob_bytes, len(opened.layouts)
-        num_experts, top_k = (
-            opened.layouts[0].num_experts,
-            int(opened.config["num_experts_per_tok"]),
-        )
     fit = Fit(
         budget=budget,
         store=settled.store,
-        floor_bytes=_floor(container, config, budget),
-        experts_bytes=blob * num_layers * num_experts,
-        token_bytes=blob * num_layers * top_k,
+        floor_bytes=floor_budget(shape, config).total_bytes,
+        experts_bytes=shape.experts_bytes,
+        token_bytes=shape.blob_bytes * shape.num_layers * shape.experts_per_token,
     )
     return container_judge.check_fit(fit, memory)
-
-
-def _floor(container: Path, config: EngineConfig, budget: Budget) -> int:
-    """The sum that the budget names when it refuses a single byte."""
-    try:
-        settle(container, replace(config, ram_bytes=1))
-    except BudgetError as refusal:
-        return refusal.needed_bytes or budget.total_bytes
-    return budget.total_bytes

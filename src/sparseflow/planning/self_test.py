@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.container.matrix_formats import INTEGER_BITS, scale_item_bytes
+from sparseflow.container.matrix_sizes import INTEGER_BITS, scale_item_bytes
 from sparseflow.container.recipes import BF16, KNOWN_FORMATS
 from sparseflow.native import _ext
 

@@ -247,7 +247,8 @@ def test_a_budget_beyond_what_is_available_warns_and_beyond_the_limit_fails(
     fit = fit_of(tiny_moe, ram_bytes=GIB)
     busy = changed(LAPTOP_MEMORY, available_bytes=10 << 20)
     expect(check_fit(fit, busy), "warn", "more than the 10.00 MiB available", "lower --ram")
-    expect(check_fit(fit, changed(busy, limit_bytes=20 << 20)), "fail", "would end it")
+    limited = changed(busy, limit_bytes=20 << 20)
+    expect(check_fit(fit, limited), "fail", "would end it", "give --ram at most")
 
 
 def test_a_cache_below_one_tokens_experts_warns(tiny_moe: Path) -> None:
@@ -258,10 +259,16 @@ def test_a_cache_below_one_tokens_experts_warns(tiny_moe: Path) -> None:
     expect(check_fit(fit, LAPTOP_MEMORY), "warn", "every one is read every time", "give --ram")
 
 
-def test_a_refused_budget_fails_with_its_sum() -> None:
-    refusal = BudgetError("does not fit: a + b", needed_bytes=12 * GIB, available_bytes=10 * GIB)
-    expect(check_fit(refusal, LAPTOP_MEMORY), "fail", "a + b", "1.00 GiB more must be available")
-    expect(check_fit(refusal, changed(LAPTOP_MEMORY, available_bytes=13 * GIB)), "fail", "a + b")
+def test_a_refused_budget_fails_with_its_sum_and_its_advice() -> None:
+    message = "does not fit: a + b; lower --ctx to 512, or give --ram at least 12"
+    refusal = BudgetError(message, needed_bytes=12 * GIB, available_bytes=10 * GIB)
+    expect(check_fit(refusal, LAPTOP_MEMORY), "fail", "a + b", "lower --ctx to 512, or give --ram")
+    expect(check_fit(refusal, LAPTOP_MEMORY), "fail", remedy="1.00 GiB more must be available")
+    roomy = check_fit(refusal, changed(LAPTOP_MEMORY, available_bytes=13 * GIB))
+    assert roomy.remedy == "lower --ctx to 512, or give --ram at least 12"
+    limited = changed(LAPTOP_MEMORY, limit_bytes=11 * GIB)
+    expect(check_fit(refusal, limited), "fail", remedy="raise the limit")
+    assert check_fit(BudgetError("does not fit"), LAPTOP_MEMORY).found == "does not fit"
 
 
 # --- examinations of this machine and of containers
