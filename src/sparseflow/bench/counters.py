@@ -1,4 +1,4 @@
-"""Whether our figures of memory are the kernel's: anonymous, mapped files, page cache, by /proc and the control group."""
+"""Our figures of memory beside the kernel's: anonymous, mapped files, page cache."""
 
 from __future__ import annotations
 

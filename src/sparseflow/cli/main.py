@@ -12,6 +12,7 @@ import typer
 
 from sparseflow.cli import (
     bench,
+    doctor,
     evaluate,
     inspect,
     models,
@@ -44,6 +45,7 @@ app.command("prepare")(prepare.prepare)
 app.command("verify")(verify.verify)
 app.command("plan")(plan.plan)
 app.command("preset")(preset.preset)
+app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("replay")(replay.replay)
 app.command("list")(models.list_models)
