@@ -27,6 +27,7 @@ SYSTEM_BYTES = 32 << 20
 """Charged to a control group beside anonymous memory: programs and libraries (22 MiB), thread stacks in the kernel."""
 PAGE_TABLE_SHARE = 512
 """Page tables take 8 bytes for each 4 KiB."""
+PAGE_BYTES = 4096
 MARGIN_BYTES = 1 << 30
 WHOLE_PROMPT_TOKENS = 4096
 """A default prefill chunk is at least as long, unless that would take half of the arena."""
@@ -208,7 +209,8 @@ def _check_limit(config: EngineConfig, memory: MemoryFacts) -> None:
     """Whoever grows beyond a control group's limit is killed; better refused before that."""
     if config.ram_bytes is None or memory.limit_bytes is None:
         return
-    if config.ram_bytes > memory.limit_bytes:
+    # The kernel keeps limits in whole pages.
+    if config.ram_bytes >= memory.limit_bytes + PAGE_BYTES:
         raise BudgetError(
             f"--ram {format_bytes(config.ram_bytes)} is more than the memory limit of this process's control group, "
             f"{format_bytes(memory.limit_bytes)}; give --ram at most {memory.limit_bytes}",
