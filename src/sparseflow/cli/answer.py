@@ -70,12 +70,14 @@ class Answer:
 
     def open(self, container: Path, config: EngineConfig) -> None:
         """Settles the budget from the container's headers, then loads; what cannot fit is not loaded."""
-        from sparseflow.engine.engine import Engine
         from sparseflow.planning.budget import settle
 
         self._path = container
         self._config, self._budget = settle(container, config)
         self._watch.lap("open_seconds")
+        # Numerical libraries come after the refusal, which needs none.
+        from sparseflow.engine.engine import Engine
+
         self._engine = Engine.open(container, self._config, progress=self._progress)
 
     def write(self, out: TextIO | None, *, is_echoing: bool) -> bool:

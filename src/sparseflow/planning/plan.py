@@ -148,7 +148,9 @@ def _alternatives(rows: Sequence[RecipePlan], chosen: RecipePlan, question: Ques
     if chosen.is_resident:
         return []
     found = []
-    ram = chosen.budget.ram_bytes if chosen.budget else question.machine.available_bytes
+    ram = question.config.ram_bytes or question.machine.available_bytes
+    if chosen.budget is not None:
+        ram = chosen.budget.ram_bytes
     for row in rows:
         if row.is_resident:
             found.append(f"{row.recipe} would be resident here, and stream nothing")

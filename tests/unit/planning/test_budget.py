@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from published_shapes import qwen_shape
 
 from sparseflow.config import EngineConfig
-from sparseflow.container.recipes import get_recipe
 from sparseflow.errors import BudgetError, ContainerError
 from sparseflow.host.memory import MemoryFacts
 from sparseflow.layers.tiles import TILE_TOKENS
@@ -22,24 +22,13 @@ from sparseflow.planning.budget import (
     settle,
     settle_shape,
 )
-from sparseflow.planning.model_shape import ModelShape, container_shape, recipe_shape
-from synthetic.layout import text_config
+from sparseflow.planning.model_shape import container_shape
 
 MIB = 1 << 20
 
 
 def _settle(container: Path, **options: object) -> tuple[EngineConfig, planning.Budget]:
     return settle(container, dataclasses.replace(EngineConfig(), **options))  # type: ignore[arg-type]
-
-
-def qwen_shape(recipe: str = "int4") -> ModelShape:
-    """The published model's, without a byte of it."""
-    config = {
-        **text_config(40, 248_320, "true"),
-        "model_type": "qwen3_5_moe",
-        "tie_word_embeddings": False,
-    }
-    return recipe_shape(config, get_recipe(recipe), {"tokenizer.json": 12 << 20})
 
 
 def _floor(container: Path, **options: object) -> int:
