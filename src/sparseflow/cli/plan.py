@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,12 +12,13 @@ import typer
 from sparseflow.cli.console import progress_bars, say, show_table, write_json
 from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption, with_engine_options
 from sparseflow.config import EngineConfig
-from sparseflow.errors import ConfigError
+from sparseflow.errors import ConfigError, StorageError
 from sparseflow.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from sparseflow.planning.machine import Machine
-    from sparseflow.planning.plan import Plan, RecipePlan
+    from sparseflow.planning.model_shape import ModelShape
+    from sparseflow.planning.plan import Plan, Question, RecipePlan
 
 
 @with_engine_options
@@ -47,6 +50,13 @@ def plan(
     measure: Annotated[
         bool, typer.Option(help="Measure memory, disk and kernels: a few seconds.")
     ] = True,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw predicted speed over memory, a line for each recipe (.svg, .png; needs matplotlib).",
+        ),
+    ] = None,
     models_dir: ModelsDirOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
@@ -65,7 +75,10 @@ def plan(
         found = find_model(model, models_dir, recipe, progress)
     with progress_bars(quiet=quiet) as progress:
         where = find_machine(machine, found, engine, threads, is_measuring=measure, note=progress)
-    made = make_plan(found.shapes, Question(where, engine, threads, prompt, found.source_bytes))
+    question = Question(where, engine, threads, prompt, found.source_bytes)
+    made = make_plan(found.shapes, question)
+    if plot is not None:
+        _draw(found.shapes, question, plot)
     if json is not None:
         write_json(_document(model, where, made), json)
     if json != "-":
@@ -74,6 +87,30 @@ def plan(
         if found.download_bytes:
             print(f"download: {format_bytes(found.download_bytes)}, shard by shard; {found.room}")
     return 0 if made.chosen.fits else 1
+
+
+def _draw(shapes: Sequence[ModelShape], question: Question, path: Path) -> None:
+    """Speed over memory, from each recipe's floor to where nothing is streamed."""
+    from sparseflow.planning.plan import speed_curve
+
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("--plot needs matplotlib: pip install 'sparseflow[plot]'") from None
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for shape in shapes:
+        curve = [(ram / 2**30, speed) for ram, speed in speed_curve(shape, question)]
+        axes.plot(*zip(*curve, strict=True), label=shape.recipe)
+        axes.plot(*curve[-1], "o", color=axes.lines[-1].get_color())
+    axes.set(xlabel="--ram, GiB (dot: every expert in memory)", ylabel="decode, tokens a second")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path}: cannot write the plot: {error}", path=str(path)) from error
 
 
 def _document(model: str, machine: Machine, made: Plan) -> dict[str, Any]:

@@ -5,7 +5,7 @@ one sentence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparseflow.config import EngineConfig
@@ -179,3 +179,18 @@ def _fewer_bits(shape: ModelShape, ram_bytes: int) -> list[str]:
         f"a GGUF of about {size:g} bits a weight ({name}, {format_bytes(weights * size / 8)}) would fit as a whole into"
         " llama.cpp: faster, and further from the original than int4 (docs/quality.md)"
     ]
+
+
+def speed_curve(shape: ModelShape, question: Question, points: int = 40) -> list[tuple[int, float]]:
+    """(bytes of memory, decode tokens a second) from the floor to where every expert is in memory."""
+    first = floor_budget(shape, question.config).total_bytes
+    last = resident_budget(shape, question.config).total_bytes
+    curve = []
+    for number in range(points + 1):
+        ram = first + (last - first) * number // points
+        machine = replace(question.machine, total_bytes=ram, available_bytes=ram, limit_bytes=None)
+        config = replace(question.config, ram_bytes=ram)
+        row = _plan_recipe(shape, replace(question, machine=machine, config=config))
+        if row.prediction is not None:
+            curve.append((ram, row.prediction.decode_tokens_per_second))
+    return curve
