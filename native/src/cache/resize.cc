@@ -35,8 +35,8 @@ int64_t ExpertCache::resize(CacheRequest request) {
   least_slots_ = std::min(least_slots_, layout_.num_slots);
   ++(change < 0 ? counters_.shrinks : counters_.grows);
   recount_shares();
+  trim_shares();  // also when it grows: one pool, that layers share unevenly, may become shares
   if (change < 0) {
-    trim_shares();
     close_segments(-change, lock);
   } else {
     open_segments(change);
