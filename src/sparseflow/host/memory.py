@@ -25,16 +25,16 @@ class MemoryFacts:
 
 def memory_facts(root: Path = ROOT) -> MemoryFacts:
     """Reads /proc/meminfo and the cgroup files below `root`."""
-    fields = _meminfo(root / "proc/meminfo")
+    fields = read_meminfo(root)
     total = fields.get("MemTotal", 0)
     available, limit = fields.get("MemAvailable", total // 2), None
     version, groups = find_groups("memory", root)
     for group in groups:
-        bound = read_number(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
-        if bound is None or bound >= NO_LIMIT:
+        bound = read_limit(group, version)
+        if bound is None:
             continue
         limit = bound if limit is None else min(limit, bound)
-        available = min(available, max(0, bound - _unreclaimable(group, version)))
+        available = min(available, max(0, bound - unreclaimable_bytes(group, version)))
     return MemoryFacts(total, available, limit, fields.get("SwapTotal", 0))
 
 
@@ -43,7 +43,13 @@ def available_memory_bytes(root: Path = ROOT) -> int:
     return memory_facts(root).available_bytes
 
 
-def _unreclaimable(group: Path, version: int) -> int:
+def read_limit(group: Path, version: int) -> int | None:
+    """A group's own limit in bytes; None if it has none."""
+    limit = read_number(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+    return None if limit is None or limit >= NO_LIMIT else limit
+
+
+def unreclaimable_bytes(group: Path, version: int) -> int:
     """A group's usage less the file pages that the kernel drops when memory is wanted."""
     usage = (
         read_number(group / ("memory.current" if version == 2 else "memory.usage_in_bytes")) or 0
@@ -54,9 +60,10 @@ def _unreclaimable(group: Path, version: int) -> int:
     return max(0, usage - files)
 
 
-def _meminfo(path: Path) -> dict[str, int]:
+def read_meminfo(root: Path = ROOT) -> dict[str, int]:
+    """/proc/meminfo in bytes."""
     fields = {}
-    for line in path.read_text(encoding="ascii").splitlines():
+    for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if len(words) == 2 and words[1] == "kB":
