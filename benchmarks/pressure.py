@@ -95,7 +95,9 @@ class Taker:
             self._child = subprocess.Popen(self._command, stdin=pipe, stdout=pipe)
             self._since = now
             threading.Thread(target=self._listen, args=[self._child], daemon=True).start()
-        elif tokens >= 2 * self._quarter and now - self._since >= LEAST_HOLD_SECONDS:
+        elif (
+            self._child and tokens >= 2 * self._quarter and now - self._since >= LEAST_HOLD_SECONDS
+        ):
             self.end()
 
     def end(self) -> None:
@@ -118,16 +120,20 @@ def measure(container: Path, cache: int, new: int, limit: int, take: int) -> Run
         command = _inside(
             group, [str(HERE / "pressure_run.py"), str(container), str(cache), str(new)]
         )
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert child.stdin is not None
         assert child.stdout is not None
+        taker.is_done = take == 0
         start = 0.0
         for line in child.stdout:
             said = json.loads(line)
             if "hash" in said:
                 run.end = said
                 continue
-            if take:
-                taker.follow(said["tokens"])
+            taker.follow(said["tokens"])
+            if taker.is_done:
+                child.stdin.close()
             run.full = said["full"]
             start = start or said["seconds"]
             seconds = said["seconds"] - start
@@ -144,6 +150,7 @@ def find_problems(run: Run, undisturbed: Run) -> list[str]:
     facts = {
         "the other process did not get its memory": run.has_taken,
         f"{run.oom_kills} processes were killed for memory": run.oom_kills == 0,
+        "no token came meanwhile": len({s.tokens for s in run.samples if s.is_taken}) > 1,
         "the arena did not shrink": run.end["shrinks"] > 0 and run.end["least"] < run.full,
         "the arena did not grow back": bool(run.samples) and run.samples[-1].allowed == run.full,
         "the logits differ from the undisturbed run": run.end["hash"] == undisturbed.end["hash"],

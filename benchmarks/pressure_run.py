@@ -1,5 +1,7 @@
 """One decode for pressure.py, in a process of its own: prints a JSON line every tenth of a second and one at the end.
 
+After the last token it waits for the end of its standard input, then for the arena to grow back.
+
 python pressure_run.py CONTAINER CACHE_BYTES NEW_TOKENS
 """
 
@@ -21,7 +23,7 @@ from sparseflow.host.process import process_memory
 PROMPT_TOKENS = 16
 INTERVAL = 0.1
 PATIENCE = 20.0
-"""Seconds after the last token in which the arena may still grow."""
+"""Seconds in which the arena may still grow."""
 
 
 class Reporter:
@@ -66,6 +68,7 @@ def main(container: Path, cache_bytes: int, new_tokens: int) -> None:
         for token in engine.generate(prompt, params, hash_logits=True):
             digest.update((token.logits_sha256 or "").encode())
             reporter.tokens += 1
+        sys.stdin.read()
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end and engine.store.arena.allowed < engine.store.arena.full:
             time.sleep(INTERVAL)

@@ -104,7 +104,8 @@ def _affordable(
     kept = max(FLOOR, min(design, 2 * reserve if is_stalled else reserve))
     before = past.others.get(scope.name, now).last_bytes
     rise = now.last_bytes - before
-    return arena.touched + scope.available_bytes - kept - (rise if rise > HASTE else 0)
+    haste = rise if grown > 0 and rise > HASTE else 0
+    return arena.touched + scope.available_bytes - kept - haste
 
 
 def _others(scope: MemoryScope, own_bytes: int, past: Past) -> Others:
