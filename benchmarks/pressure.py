@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 SLACK_SHARE = 4
 SLACK_BYTES = 16 << 20
 LEAST_HOLD_SECONDS = 3.0
-ROW_SECONDS = 1.0
+MOST_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def measure(container: Path, cache: int, new: int, limit: int, take: int) -> Run
             if "hash" in said:
                 run.end = said
                 continue
-            taker.follow(said["tokens"])
+            taker.follow(said["tokens"] if said["is_decoding"] else new)
             if taker.is_done:
                 child.stdin.close()
             run.full = said["full"]
@@ -162,16 +162,13 @@ def find_problems(run: Run, undisturbed: Run) -> list[str]:
 
 
 def table(run: Run) -> str:
-    """A row a second."""
+    """At most MOST_ROWS rows, evenly spaced."""
     lines = [
         "| seconds | tokens | arena allowed | arena held | engine | others |",
         "|--:|--:|--:|--:|--:|--:|",
     ]
-    due = 0.0
-    for sample in run.samples:
-        if sample.seconds < due and sample is not run.samples[-1]:
-            continue
-        due = sample.seconds + ROW_SECONDS - 0.05
+    every = -(-len(run.samples) // MOST_ROWS)
+    for sample in run.samples[::every]:
         sizes = (sample.allowed, sample.held, sample.own, sample.others)
         cells = (f"{sample.seconds:.1f}", str(sample.tokens), *map(format_bytes, sizes))
         lines.append(f"| {' | '.join(cells)} |")

@@ -31,6 +31,7 @@ class Reporter:
 
     def __init__(self, store: StreamingStore) -> None:
         self.tokens = 0
+        self.is_decoding = True
         self._store = store
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -46,6 +47,7 @@ class Reporter:
             line = {
                 "seconds": time.monotonic(),
                 "tokens": self.tokens,
+                "is_decoding": self.is_decoding,
                 "full": arena.full,
                 "allowed": arena.allowed,
                 "held": arena.held,
@@ -68,6 +70,7 @@ def main(container: Path, cache_bytes: int, new_tokens: int) -> None:
         for token in engine.generate(prompt, params, hash_logits=True):
             digest.update((token.logits_sha256 or "").encode())
             reporter.tokens += 1
+        reporter.is_decoding = False  # perhaps earlier than wanted: the context may be shorter
         sys.stdin.read()
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end and engine.store.arena.allowed < engine.store.arena.full:
