@@ -277,7 +277,11 @@ void bind_sources(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "Uses at most so much of the arena from now on, by whole segments; returns how much that "
           "is. From any thread, also while a layer computes.")
-      .def_prop_ro("arena_use", [](StreamingSource& s) { return s.cache().arena_use(); })
+      .def_prop_ro("arena_use",
+                   [](StreamingSource& s) {
+                     const nb::gil_scoped_release release;  // resize may hold the lock for a while
+                     return s.cache().arena_use();
+                   })
       .def_prop_ro("is_direct", &StreamingSource::is_direct)
       .def_prop_ro("engine", [](StreamingSource& s) { return s.engine().name(); })
       .def("export_heat", &export_heat, "Routing history, [num_layers, num_experts, 2].")
