@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 from sparseflow.engine.pressure import Arena, Past, decide, seconds_to_wait
 from sparseflow.experts.streaming import StreamingStore
-from sparseflow.host.pressure import PressureFacts, read_pressure
+from sparseflow.host.pressure import PressureFacts, PressureReader
 
 
 class PressureWatcher:
     """Watches from when it is made until `close`. What goes wrong ends the watch with a warning, never a run."""
 
     def __init__(
-        self, store: StreamingStore, read: Callable[[], PressureFacts] = read_pressure
+        self, store: StreamingStore, read: Callable[[], PressureFacts] | None = None
     ) -> None:
-        """store: outlives the watcher's `close`."""
+        """store: outlives the watcher's `close`. read: None: this process's memory and control groups."""
         self.warnings: list[str] = []
         self._store = store
-        self._read = read
+        self._read = read or PressureReader().read
         self._past = Past()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory-pressure", daemon=True)
