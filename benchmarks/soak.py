@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparseflow.bench.chain import prompt_ids
-from sparseflow.bench.floor import token_bytes
 from sparseflow.config import EngineConfig, SamplingParams
 from sparseflow.engine.engine import Engine
 from sparseflow.errors import SparseFlowError
 from sparseflow.host.process import process_memory
+from sparseflow.planning.floor import token_bytes
 from sparseflow.units import format_bytes, parse_size
 
 PROMPT_TOKENS = 16

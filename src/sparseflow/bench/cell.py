@@ -39,6 +39,8 @@ class Cell:
     """Fields of EngineConfig."""
     counts_routes: bool = False
     """Whether the experts that the prompt touches are counted."""
+    hashes_logits: bool = False
+    """Whether the logits of every step are hashed, which takes some time."""
 
     def to_dict(self) -> dict[str, Any]:
         """All but the ids, of which it tells the number."""
@@ -105,6 +107,7 @@ def _follow(process: subprocess.Popen[bytes], watch: Watch) -> None:
             break
         text = (text + piece)[-2 * len(DONE) :]
     watch.sample()
+    watch.look_closely()
     process.stdin.close()
 
 

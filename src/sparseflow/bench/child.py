@@ -1,7 +1,7 @@
 """The measured process: `python -m sparseflow.bench.child CELL.json REPORT.json`.
 
-Loads the engine, computes the prompt, then token after token, and writes what each part took. It then says `done` and
-waits, so that its parent can read the kernel's counters before they vanish with it. Clocks are CLOCK_MONOTONIC, which
+Loads the engine, computes the prompt, then token after token. It then says `done` and waits, so that its parent can
+read the kernel's counters before they vanish with it, and writes what each part took. Clocks are CLOCK_MONOTONIC, which
 the parent shares.
 """
 
@@ -11,22 +11,28 @@ import time
 
 STARTED = time.monotonic()
 
-import json  # noqa: E402 - what is imported is timed
+import hashlib  # noqa: E402 - what is imported is timed
+import json  # noqa: E402
 import resource  # noqa: E402
 import sys  # noqa: E402
-from dataclasses import dataclass  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from dataclasses import asdict, dataclass  # noqa: E402
+from functools import partial  # noqa: E402
 from itertools import pairwise  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+from sparseflow.bench.cold import container_files  # noqa: E402
 from sparseflow.bench.split import split_step, take_native_times  # noqa: E402
 from sparseflow.bench.watch import colon_fields  # noqa: E402
 from sparseflow.config import EngineConfig, SamplingParams  # noqa: E402
 from sparseflow.engine.engine import Engine  # noqa: E402
+from sparseflow.engine.token import Token  # noqa: E402
 from sparseflow.errors import SparseFlowError  # noqa: E402
 from sparseflow.experts.streaming import StreamingStore  # noqa: E402
+from sparseflow.host.process import page_cache_bytes, process_memory  # noqa: E402
 from sparseflow.planning.budget import settle  # noqa: E402
 
 IMPORTED = time.monotonic()
@@ -128,31 +134,45 @@ def measure(cell: dict[str, Any], engine: Engine, chunks: list[dict[str, Any]]) 
     meter = Meter(engine)
     chunks.clear()
     meter.begin()
-    tokens = engine.generate(prompt, params)
+    stream = engine.generate(prompt, params, hash_logits=cell["hashes_logits"])
+    steps_sha256 = hashlib.sha256()
+    tokens = map(partial(_follow, steps_sha256), stream)
     with Routes(engine) as routes:
-        ids = [next(tokens).id]
+        ids = [next(tokens)]
         first_token = time.monotonic()
         prefill = meter.end()
         prefill["touched"] = routes.touched() if cell["counts_routes"] else []
     prefill |= {"tokens": len(prompt), "chunks": list(chunks)}
     prefill["bytes_since_start"] = engine.stats().experts.bytes_read
-    ids += [next(tokens).id for _ in range(warm_up)]
+    ids += [next(tokens) for _ in range(warm_up)]
     meter.begin()
     seconds, reads = [], [meter.layer_reads()]
     for _ in range(new):
         start = time.perf_counter()
-        ids.append(next(tokens).id)
+        ids.append(next(tokens))
         seconds.append(time.perf_counter() - start)
         reads.append(meter.layer_reads())
     decode = meter.end()
-    tokens.close()
+    stream.close()
     steps = [[b - a for a, b in zip(x, y, strict=True)] for x, y in pairwise(reads)]
     decode |= {"tokens": new, "token_seconds": seconds, "step_reads": steps}
-    return {"ids": ids, "prefill": prefill, "decode": decode, "first_token": first_token}
+    return {
+        "ids": ids,
+        "steps_sha256": steps_sha256.hexdigest(),
+        "prefill": prefill,
+        "decode": decode,
+        "first_token": first_token,
+    }
 
 
-def run(cell: dict[str, Any]) -> dict[str, Any]:
-    """The report of one cell, as plain values."""
+def _follow(steps: Any, token: Token) -> int:
+    """Adds a step to the hash of all: its id, and its logits where they were hashed."""
+    steps.update(f"{token.id} {token.logits_sha256}\n".encode())
+    return token.id
+
+
+def run(cell: dict[str, Any], on_measured: Callable[[], None]) -> dict[str, Any]:
+    """The report of one cell, as plain values. on_measured: called while everything is still in memory."""
     container = Path(cell["container"])
     config, budget = settle(container, EngineConfig(**cell["config"]))
     chunks: list[dict[str, Any]] = []
@@ -169,6 +189,11 @@ def run(cell: dict[str, Any]) -> dict[str, Any]:
         first_token = report.pop("first_token")
         stats = engine.stats()
         huge_bytes = _anonymous_huge_bytes()
+        own = {
+            **asdict(process_memory()),
+            "page_cache_bytes": page_cache_bytes(container_files(container)),
+        }
+        on_measured()
     return {
         **report,
         "anon_huge_bytes": huge_bytes,
@@ -184,11 +209,13 @@ def run(cell: dict[str, Any]) -> dict[str, Any]:
         "store": stats.store,
         "policy": config.policy,
         "queue_depth": config.queue_depth,
+        "prefill_chunk": config.prefill_chunk,
         "io": stats.experts.io,
         "recipe": stats.recipe,
         "dense_bytes": stats.memory.dense_bytes,
         "experts": stats.experts.to_dict(),
         "leases": stats.active_leases,
+        "memory": {**own, "by_use": stats.to_dict()["memory"]},
     }
 
 
@@ -203,15 +230,19 @@ def _anonymous_huge_bytes() -> int:
 def main(cell_path: str, report_path: str) -> int:
     """Returns an exit code; an error's message is the last line on stderr."""
     try:
-        report = run(json.loads(Path(cell_path).read_text(encoding="utf-8")))
+        report = run(json.loads(Path(cell_path).read_text(encoding="utf-8")), _say_done)
     except SparseFlowError as error:
         sys.stderr.write(f"sparseflow: {' '.join(str(error).split())}\n")
         return error.exit_code
     Path(report_path).write_text(json.dumps(report), encoding="utf-8")
+    return 0
+
+
+def _say_done() -> None:
+    """Lets the parent read the kernel's counters, and waits until it has."""
     sys.stdout.write("done\n")
     sys.stdout.flush()
     sys.stdin.read()
-    return 0
 
 
 if __name__ == "__main__":

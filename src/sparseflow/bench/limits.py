@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Self
 
 from sparseflow.errors import UnsupportedError
-from sparseflow.host.cgroup import ROOT, find_groups, read_fields, read_number
+from sparseflow.host.cgroup import find_groups, read_fields, read_number
+from sparseflow.host.mounts import ROOT
 
 REMOVE_SECONDS = 10.0
 _number = itertools.count()

@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from sparseflow.bench.floor import largest_cache_bytes
 from sparseflow.container.dense_layout import EMBEDDING_NAME, entries_of
 from sparseflow.container.format import SfiLayout
 from sparseflow.container.manifest import Manifest, read_manifest
 from sparseflow.host.disk import disk_facts
 from sparseflow.host.memory import memory_facts
+from sparseflow.planning.floor import largest_cache_bytes
 
 SOURCE = Path(__file__).parent
 _HEAD = "lm_head.weight"

@@ -23,8 +23,6 @@ from sparseflow.errors import UnsupportedError
 from sparseflow.host.cpu import default_threads
 
 Row = dict[str, Any]
-LIMIT_SHARE = 0.96
-"""Of a memory limit that our own engine is told to use; the rest is page tables and the kernel's buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class Plan:
         """With the bound that a limit asks for, unless one was given."""
         config = dict(self.config)
         if self.limit_bytes is not None and config.get("ram_bytes") is None:
-            config["ram_bytes"] = int(self.limit_bytes * LIMIT_SHARE)
+            config["ram_bytes"] = self.limit_bytes
         return config
 
 

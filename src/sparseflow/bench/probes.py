@@ -63,9 +63,7 @@ def run_probes(plan: ProbePlan) -> Probes:
     runtime = _ext.Runtime(plan.isa, plan.threads)
     disk, blob = 0.0, 0
     if plan.container is not None:
-        disk, blob = expert_read_speed(
-            plan.container, plan.queue_depth, plan.io, plan.disk_bytes
-        )
+        disk, blob = expert_read_speed(plan.container, plan.queue_depth, plan.io, plan.disk_bytes)
     return Probes(
         read_bytes=memory_speed(runtime, "read"),
         dot_bytes=memory_speed(runtime, "dot"),

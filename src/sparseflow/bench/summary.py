@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparseflow.bench.floor import (
+from sparseflow.bench.pairs import Pair, Pairs
+from sparseflow.bench.peer import decode_speed, prefill_speed
+from sparseflow.bench.split import PARTS, closes
+from sparseflow.bench.statistics import median, ratios
+from sparseflow.planning.floor import (
     TokenBytes,
     doubt,
     largest_cache_bytes,
@@ -14,22 +18,18 @@ from sparseflow.bench.floor import (
     perfect_floor,
     prefill_floor,
     resident_floor,
-    token_bytes,
+    shape_token_bytes,
     token_macs,
 )
-from sparseflow.bench.pairs import Pair, Pairs
-from sparseflow.bench.peer import decode_speed, prefill_speed
-from sparseflow.bench.split import PARTS, closes
-from sparseflow.bench.statistics import median, ratios
-from sparseflow.container.manifest import read_manifest
+from sparseflow.planning.model_shape import container_shape
 
 Figures = dict[str, Any]
 
 
 def summarize(pairs: Pairs, container: Path) -> Figures:
     """`decode` and `prefill` of the kept pairs; `decode` is None where no steps were measured."""
-    needed = token_bytes(container)
-    macs = token_macs(read_manifest(container), needed.experts_per_token)
+    shape = container_shape(container)
+    needed, macs = shape_token_bytes(shape), token_macs(shape)
     has_decode = all(pair.ours["decode"]["token_seconds"] for pair in pairs.kept)
     return {
         "decode": _decode(pairs.kept, needed) if has_decode else None,

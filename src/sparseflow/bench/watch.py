@@ -32,6 +32,7 @@ class Watch:
         self._file_peak = 0
         self._peak = 0
         self._group_peak = 0
+        self._last: dict[str, int] = {}
 
     def sample(self) -> None:
         """Reads what can be read; a process that has just gone keeps its last values."""
@@ -60,7 +61,22 @@ class Watch:
             "oom_kills": self.oom_kills,
             "pswpout": swap["pswpout"] - self._swap_before["pswpout"],
             "pswpin": swap["pswpin"] - self._swap_before["pswpin"],
+            "last": self._last,
         }
+
+    def look_closely(self) -> None:
+        """What the kernel counts at this moment, in more detail than is worth a sample: kept as `last`."""
+        with contextlib.suppress(OSError):
+            rollup = colon_fields(self._proc / "smaps_rollup")
+            anonymous = 1024 * rollup.get("Anonymous", 0)
+            self._last = {
+                "anonymous_bytes": anonymous,
+                "file_bytes": 1024 * rollup.get("Rss", 0) - anonymous,
+            }
+        if self._group is not None:
+            memory = self._group.memory()
+            self._last["group_anonymous_bytes"] = memory.anonymous_bytes
+            self._last["group_file_bytes"] = memory.file_bytes
 
     def _sample_group(self, group: MemoryGroup) -> None:
         memory = group.memory()

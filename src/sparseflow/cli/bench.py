@@ -10,8 +10,9 @@ import typer
 
 from sparseflow.cli import models
 from sparseflow.cli.console import progress_bars, say, show_table, write_json
-from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption
+from sparseflow.cli.options import JsonOption, ModelsDirOption, PresetOption, QuietOption
 from sparseflow.errors import ConfigError
+from sparseflow.planning.presets import get_preset
 from sparseflow.units import parse_size
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def bench(
     warm_up: Annotated[
         int, typer.Option(metavar="N", help="Steps before those; 64 for a steady cache.")
     ] = 8,
-    store: Annotated[str, typer.Option(metavar="auto|resident|streaming")] = "auto",
+    store: Annotated[str | None, typer.Option(metavar="auto|resident|streaming")] = None,
     cache: Annotated[
         str | None,
         typer.Option(metavar="SIZE,SIZE", help="Expert caches to stream with, a row each."),
@@ -45,6 +46,8 @@ def bench(
         typer.Option(metavar="FILE", help="Where the plot of a sweep goes (.svg, .png)."),
     ] = None,
     ram: Annotated[str | None, typer.Option(metavar="SIZE", help="Bound on all memory.")] = None,
+    preset: PresetOption = None,
+    ctx: Annotated[int | None, typer.Option(metavar="TOKENS", help="Longest sequence.")] = None,
     threads: Annotated[int | None, typer.Option(metavar="N")] = None,
     isa: Annotated[str, typer.Option(metavar="NAME", help="Instruction set.")] = "auto",
     queue_depth: Annotated[int | None, typer.Option(metavar="N", help="Reads in flight.")] = None,
@@ -65,6 +68,17 @@ def bench(
         Path | None,
         typer.Option(metavar="FILE", help="What runs it. Default: benchmarks/peers of a checkout."),
     ] = None,
+    budgets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="floor,SIZE,...,resident",
+            help="Run under each of these as --ram in a control group of that size; with --sweep-cache other"
+            " caches beside the automatic one.",
+        ),
+    ] = None,
+    check_counters: Annotated[
+        bool, typer.Option("--check-counters", help="Only compare our counters with the kernel's.")
+    ] = False,
     check_chain: Annotated[
         int | None,
         typer.Option(metavar="N", help="Only check N greedy ids against the model's chain."),
@@ -121,19 +135,20 @@ def bench(
     quiet: QuietOption = False,
 ) -> int:
     """Measure speed: beside the memory's and the disk's limit, and beside a peer."""
+    from sparseflow.cli.bench_budgets import Budgets, CounterCheck
     from sparseflow.cli.bench_checks import Checks
     from sparseflow.cli.bench_modes import Measuring, Shown, Targets
 
     build = _peer_build(peer)
     lengths = _counts(prompt, "--prompt")
-    config = _engine_fields(store, ram, threads, isa, queue_depth, io, prefill_chunk)
+    config = _engine_fields(preset, store, ram, ctx, threads, isa, queue_depth, io, prefill_chunk)
     if report not in (None, "targets"):
         raise ConfigError(f"--report: unknown {report!r}; known: targets")
     with progress_bars(quiet=quiet, in_bytes=True) as preparing:
         container = models.resolve(model, models_dir, preparing)
         reference_path = models.resolve(reference, models_dir, preparing) if reference else None
     with progress_bars(quiet=quiet) as note:
-        mode: Checks | Measuring | Targets
+        mode: Checks | Measuring | Targets | Budgets | CounterCheck
         if report == "targets":
             given = {
                 "int8": int8, "int4": int4, "int4_small": int4_small, "full": full, "peer": build,
@@ -143,6 +158,11 @@ def bench(
             mode = Targets(container, suite, given, _words(only), note)
             mode.set_sweep(is_sweep=sweep_cache)
             mode.go_on_from(earlier)
+        elif check_counters:
+            mode = CounterCheck(container, config, lengths[0], new, note)
+        elif budgets is not None:
+            mode = Budgets(container, _words(budgets), lengths[0], new, config, note)
+            mode.set_sweep(is_sweep=sweep_cache)
         elif check_chain is not None or reference_path is not None:
             mode = Checks(container, lengths[0], check_chain, reference_path, config, note)
             mode.set_peer(build, peer_model, peer_driver)
@@ -200,8 +220,10 @@ def _write_docs(shown: Any) -> None:
 
 
 def _engine_fields(
-    store: str,
+    preset: str | None,
+    store: str | None,
     ram: str | None,
+    ctx: int | None,
     threads: int | None,
     isa: str,
     queue_depth: int | None,
@@ -214,13 +236,15 @@ def _engine_fields(
     given: dict[str, Any] = {
         "store": store,
         "ram_bytes": parse_size(ram) if ram else None,
+        "ctx": ctx,
         "threads": threads,
         "isa": isa,
         "queue_depth": queue_depth,
         "io": io,
         "prefill_chunk": prefill_chunk,
     }
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {} if preset is None else dict(get_preset(preset).fields)
+    fields |= {name: value for name, value in given.items() if value is not None}
     EngineConfig(**fields)
     return fields
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sparseflow.bench.earlier import Earlier, read_report
-from sparseflow.bench.floor import token_bytes
 from sparseflow.bench.measure import Plan, Row, measure
 from sparseflow.bench.pairs import Note
 from sparseflow.bench.peer import DRIVER, Peer, Trial
@@ -29,6 +28,7 @@ from sparseflow.bench.target_values import INTERRUPTED, run_targets
 from sparseflow.bench.targets import all_met
 from sparseflow.container.manifest import read_manifest
 from sparseflow.errors import ConfigError
+from sparseflow.planning.floor import token_bytes
 from sparseflow.units import format_bytes
 
 SWEEP_SHARES = (0.025, 0.05, 0.10, 0.133, 0.25, 0.5, 0.75, 1.0)

@@ -10,7 +10,19 @@ from typing import Annotated
 
 import typer
 
-from sparseflow.cli import bench, evaluate, inspect, models, prepare, replay, run, verify
+from sparseflow.cli import (
+    bench,
+    doctor,
+    evaluate,
+    inspect,
+    models,
+    plan,
+    prepare,
+    preset,
+    replay,
+    run,
+    verify,
+)
 from sparseflow.errors import SparseFlowError, StorageError
 
 USAGE_EXIT_CODE = 2
@@ -31,6 +43,9 @@ app.command("run")(run.run)
 app.command("inspect")(inspect.inspect)
 app.command("prepare")(prepare.prepare)
 app.command("verify")(verify.verify)
+app.command("plan")(plan.plan)
+app.command("preset")(preset.preset)
+app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("replay")(replay.replay)
 app.command("list")(models.list_models)

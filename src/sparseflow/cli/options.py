@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
-from sparseflow.config import ISA_NAMES, EngineConfig, IoKind, PolicyKind, StoreKind
+from sparseflow.config import ISA_NAMES, EngineConfig
+from sparseflow.planning.presets import PRESETS, get_preset
 from sparseflow.units import parse_size
 
 ModelsDirOption = Annotated[
@@ -33,6 +34,14 @@ JsonOption = Annotated[
         show_default=False,
     ),
 ]
+PresetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(PRESETS),
+        help="A named configuration; `sparseflow preset` shows them.",
+        show_default=False,
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no statistics.")]
 
 
@@ -50,13 +59,23 @@ def engine_config(
             metavar="SIZE", help="Bound on the expert cache alone. Default: what --ram leaves."
         ),
     ] = None,
+    preset: PresetOption = None,
     store: Annotated[
-        str, typer.Option(metavar="auto|resident|streaming", help="Where routed experts live.")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            metavar="auto|resident|streaming", help="Where routed experts live.", show_default=False
+        ),
+    ] = None,
     policy: Annotated[
-        str, typer.Option(metavar="scored|lru", help="Which expert the cache gives up.")
-    ] = "scored",
-    ctx: Annotated[int, typer.Option(metavar="TOKENS", help="Longest sequence.")] = 8192,
+        str | None,
+        typer.Option(
+            metavar="scored|lru", help="Which expert the cache gives up.", show_default=False
+        ),
+    ] = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option(metavar="TOKENS", help="Longest sequence. Default: 8192.", show_default=False),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -64,12 +83,13 @@ def engine_config(
         ),
     ] = None,
     isa: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="|".join(ISA_NAMES),
             help="Instruction set; changes speed, never output.",
+            show_default=False,
         ),
-    ] = "auto",
+    ] = None,
     prefill_chunk: Annotated[
         int | None,
         typer.Option(metavar="TOKENS", help="Prompt tokens computed together.", show_default=False),
@@ -78,27 +98,34 @@ def engine_config(
         bool, typer.Option(help="Read experts past the page cache where the filesystem can.")
     ] = True,
     io: Annotated[
-        str, typer.Option(metavar="auto|pread|io_uring", help="How experts are read.")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            metavar="auto|pread|io_uring", help="How experts are read.", show_default=False
+        ),
+    ] = None,
     heat: Annotated[
         bool,
         typer.Option(help="Remember which experts were chosen, and preload them in the next run."),
     ] = True,
 ) -> EngineConfig:
-    """The flags of every command that opens an engine, as the configuration they mean."""
-    return EngineConfig(
-        ram_bytes=None if ram is None else parse_size(ram),
-        cache_bytes=None if cache is None else parse_size(cache),
-        store=cast(StoreKind, store),
-        policy=cast(PolicyKind, policy),
-        ctx=ctx,
-        threads=threads,
-        isa=isa,
-        prefill_chunk=prefill_chunk,
-        direct_io=direct_io,
-        io=cast(IoKind, io),
-        heat_dir=places().cache_dir / "heat" if heat else None,
-    )
+    """The flags of every command that opens an engine, as the configuration they mean: what was given beside a preset
+    wins.
+    """
+    given = {
+        "ram_bytes": None if ram is None else parse_size(ram),
+        "cache_bytes": None if cache is None else parse_size(cache),
+        "store": store,
+        "policy": policy,
+        "ctx": ctx,
+        "threads": threads,
+        "isa": isa,
+        "prefill_chunk": prefill_chunk,
+        "io": io,
+    }
+    fields: dict[str, Any] = {} if preset is None else dict(get_preset(preset).fields)
+    fields.update({name: value for name, value in given.items() if value is not None})
+    heat_dir = places().cache_dir / "heat" if heat else None
+    return EngineConfig(**fields, direct_io=direct_io, heat_dir=heat_dir)
 
 
 def with_engine_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from sparseflow.checkpoint.header import DTYPE_BYTES
 from sparseflow.checkpoint.model_config import rotary_parameters
 from sparseflow.checkpoint.tensor_classes import TensorClass, expected_tensors, get_family
 from sparseflow.container.manifest import TensorRecord
-from sparseflow.container.matrix_formats import code_bytes, round_up, scale_bytes, scale_item_bytes
+from sparseflow.container.matrix_sizes import code_bytes, round_up, scale_bytes, scale_item_bytes
 from sparseflow.container.recipes import BF16, FLOAT32, Recipe
 
 EMBEDDING_NAME = "embed_tokens.weight"

@@ -10,9 +10,8 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 
-from sparseflow.container.matrix_formats import code_bytes, round_up, scale_bytes, scale_group
+from sparseflow.container.matrix_sizes import code_bytes, round_up, scale_bytes, scale_group
 from sparseflow.container.recipes import BF16, INT4_G32, INT4_G64, INT6_G64, INT8, INT8_G64
-from sparseflow.native import _ext
 
 MAGIC = b"SFIEXP\r\n"
 VERSION = 1
@@ -80,6 +79,9 @@ class SfiLayout:
 
     def build_header(self, blob_hashes: list[int]) -> bytes:
         """The first `header_bytes` of the file, given the XXH3-64 of every blob."""
+        # Here, so that a plan, which needs sizes alone, does not load the native core.
+        from sparseflow.native import _ext
+
         header = bytearray(self.header_bytes)
         header[:8] = MAGIC
         struct.pack_into(

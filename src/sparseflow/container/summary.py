@@ -12,7 +12,7 @@ from sparseflow.checkpoint.summary import ClassSummary, summarize
 from sparseflow.checkpoint.tensor_classes import TensorClass
 from sparseflow.container.dense_layout import dense_tensors, entries_of
 from sparseflow.container.format import SfiLayout
-from sparseflow.container.matrix_formats import bits_per_weight
+from sparseflow.container.matrix_sizes import bits_per_weight
 from sparseflow.container.reader import Container
 from sparseflow.container.recipes import BF16, RECIPES, Recipe, get_recipe
 

@@ -47,7 +47,6 @@ class Engine:
         self._prompt_tokens = 0
         self._new_tokens = 0
         self._is_closed = False
-        self._state_bytes = loaded.model.new_state(loaded.config.ctx).nbytes
         self.config = loaded.config
         """The effective configuration: threads and ctx are what is used."""
         self.tokenizer: Tokenizer = loaded.tokenizer
@@ -159,7 +158,7 @@ class Engine:
             memory=MemoryStats(
                 dense_bytes=loaded.model.dense_bytes,
                 expert_bytes=experts.resident_bytes,
-                state_bytes=self._state_bytes,
+                state_bytes=loaded.state_bytes,
             ),
             experts=experts,
             isa=loaded.runtime.isa,

@@ -21,7 +21,7 @@ from sparseflow.experts.streaming import StreamingStore
 from sparseflow.host.cpu import default_threads
 from sparseflow.layers.weights import Progress
 from sparseflow.models.base import Model, ModelParts
-from sparseflow.models.registry import create_model
+from sparseflow.models.registry import create_model, memory_needs
 from sparseflow.native import _ext
 from sparseflow.state.kv_cache import KVFormat
 from sparseflow.tokenizer.chat_template import ChatTemplate, find_chat_template
@@ -37,6 +37,8 @@ class Loaded:
     runtime: _ext.Runtime
     store: ExpertStore
     model: Model
+    state_bytes: int
+    """Of one sequence at full context."""
     model_type: str
     recipe: str
     tokenizer: Tokenizer
@@ -94,11 +96,14 @@ def load(
         if heat is not None:
             heat.preload()
             opened.callback(heat.save)
+        ctx = min(config.ctx, model.max_position)
+        needs = memory_needs(manifest.model_type, container.config)
         return Loaded(
-            config=replace(config, ctx=min(config.ctx, model.max_position), store=store.kind),
+            config=replace(config, ctx=ctx, store=store.kind),
             runtime=runtime,
             store=store,
             model=model,
+            state_bytes=needs.state_bytes(ctx, 4 if kv_format == "float32" else 2),
             model_type=manifest.model_type,
             recipe=manifest.recipe,
             tokenizer=tokenizer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +35,6 @@ class ModelParts:
     kv_format: KVFormat
     progress: Progress | None = None
     lookahead: int = 0
-
-
-class MemoryNeeds(Protocol):
-    """What a family's configuration says of memory beside weights and experts."""
-
-    def state_bytes(self, ctx: int, kv_bytes: int) -> int:
-        """Of one sequence of `ctx` tokens; kv_bytes: of one key or value. Exact."""
-
-    def workspace_bytes(self, chunk: int) -> int:
-        """For prefill chunks of that many tokens; an estimate on the safe side."""
 
 
 class Model(ABC):

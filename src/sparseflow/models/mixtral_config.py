@@ -72,6 +72,11 @@ class MixtralConfig:
         )
         return workspace_bytes(sizes, chunk)
 
+    def float_macs(self, position: int) -> int:
+        """Scores and sums over the keys so far."""
+        heads = self.num_attention_heads * self.head_dim
+        return 2 * self.num_hidden_layers * heads * position
+
 
 _SIZES = (
     "vocab_size",

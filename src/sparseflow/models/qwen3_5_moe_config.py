@@ -82,6 +82,13 @@ class Qwen3_5MoeConfig:  # noqa: N801 - the family's name
         )
         return workspace_bytes(sizes, chunk)
 
+    def float_macs(self, position: int) -> int:
+        """Scores and sums over the keys so far; decay, product, update and product of each delta matrix."""
+        attention = 2 * self.num_attention_heads * self.head_dim * position
+        matrix = self.linear_num_value_heads * self.linear_key_head_dim * self.linear_value_head_dim
+        delta = self.layer_types.count("linear_attention")
+        return (self.num_hidden_layers - delta) * attention + delta * 4 * matrix
+
     @property
     def _conv_dim(self) -> int:
         keys = self.linear_num_key_heads * self.linear_key_head_dim

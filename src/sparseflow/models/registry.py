@@ -6,14 +6,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparseflow.errors import UnsupportedError
-from sparseflow.models.base import MemoryNeeds, Model, ModelParts
-from sparseflow.models.mixtral import Mixtral
+from sparseflow.models.memory_needs import MemoryNeeds
 from sparseflow.models.mixtral_config import MixtralConfig
-from sparseflow.models.qwen3_5_moe import Qwen3_5Moe
 from sparseflow.models.qwen3_5_moe_config import Qwen3_5MoeConfig
+
+if TYPE_CHECKING:
+    from sparseflow.models.base import Model, ModelParts
+
+
+# What runs a model is imported when one is made: a plan needs the configurations alone.
+
+
+def _create_mixtral(parts: ModelParts) -> Model:
+    from sparseflow.models.mixtral import Mixtral
+
+    return Mixtral(parts)
+
+
+def _create_qwen3_5_moe(parts: ModelParts) -> Model:
+    from sparseflow.models.qwen3_5_moe import Qwen3_5Moe
+
+    return Qwen3_5Moe(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +38,9 @@ class _Family:
     read_config: Callable[[Mapping[str, Any]], MemoryNeeds]
 
 
-_QWEN3_5_MOE = _Family(Qwen3_5Moe, Qwen3_5MoeConfig.from_dict)
+_QWEN3_5_MOE = _Family(_create_qwen3_5_moe, Qwen3_5MoeConfig.from_dict)
 _FAMILIES = {
-    "mixtral": _Family(Mixtral, MixtralConfig.from_dict),
+    "mixtral": _Family(_create_mixtral, MixtralConfig.from_dict),
     "qwen3_5_moe": _QWEN3_5_MOE,
     "qwen3_5_moe_text": _QWEN3_5_MOE,
 }

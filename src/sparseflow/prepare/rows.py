@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
-from sparseflow.container.matrix_formats import ROW_BLOCK, code_bytes, convert_rows, scale_bytes
+from sparseflow.container.matrix_formats import convert_rows
+from sparseflow.container.matrix_sizes import ROW_BLOCK, code_bytes, scale_bytes
 
 BLOCK_BYTES = 8 << 20
 

@@ -16,15 +16,16 @@ import numpy as np
 
 from sparseflow.checkpoint.checkpoint import Checkpoint, pread_full, storage_errors
 from sparseflow.container.dense_layout import DENSE_NAME
+from sparseflow.container.expert_file import open_expert_file
 from sparseflow.container.format import SECTION_NAMES, SfiLayout
 from sparseflow.container.manifest import FileRecord, TensorRecord
-from sparseflow.container.matrix_formats import (
+from sparseflow.container.matrix_formats import view_scales
+from sparseflow.container.matrix_sizes import (
     INTEGER_BITS,
     ROW_BLOCK,
     code_bytes,
     round_up,
     scale_bytes,
-    view_scales,
 )
 from sparseflow.container.reader import Container
 from sparseflow.container.recipes import FLOAT32, get_recipe
@@ -92,24 +93,7 @@ def _check_hash(report: VerifyReport, path: Path, record: FileRecord) -> None:
 def _check_experts(report: VerifyReport, path: Path, layer: int, container: Container) -> None:
     experts = container.manifest.experts
     try:
-        file = _ext.SfiFile(str(path))
-        geometry = (
-            file.layer,
-            file.num_experts,
-            file.hidden_size,
-            file.moe_intermediate_size,
-            file.format,
-        )
-        expected = (
-            layer,
-            experts.num_experts,
-            experts.hidden_size,
-            experts.moe_intermediate_size,
-            experts.weight_format,
-        )
-        if geometry != expected:
-            report.findings.append(f"{path}: holds {geometry}; the manifest says {expected}")
-            return
+        file = open_expert_file(path, layer, experts)
     except ContainerError as problem:
         report.findings.append(str(problem))
         return

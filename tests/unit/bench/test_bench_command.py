@@ -16,6 +16,7 @@ from sparseflow.bench.limits import MemoryGroup
 from sparseflow.cli.main import main
 from sparseflow.container.reader import Container
 from sparseflow.errors import ConfigError, UnsupportedError
+from sparseflow.planning import speeds
 
 FAKE = Path(__file__).parent / "fake_peer.py"
 Bench = Callable[..., tuple[int, dict[str, Any]]]
@@ -24,9 +25,9 @@ Bench = Callable[..., tuple[int, dict[str, Any]]]
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Runs the command with --json and small probes; gives exit code and document."""
-    monkeypatch.setattr(probes, "MEMORY_BYTES", 2 << 20)
-    monkeypatch.setattr(probes, "MEMORY_PASSES", 3)
-    monkeypatch.setattr(probes, "INT8_SECONDS", 0.0)
+    monkeypatch.setattr(speeds, "MEMORY_BYTES", 2 << 20)
+    monkeypatch.setattr(speeds, "MEMORY_PASSES", 3)
+    monkeypatch.setattr(speeds, "INT8_SECONDS", 0.0)
     monkeypatch.setattr(probes, "STEADY", 1e9)
 
     def run(*arguments: str) -> tuple[int, dict[str, Any]]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sparseflow.bench import probes
 from sparseflow.bench.probes import ProbePlan, Probes, largest_move, mean, run_probes
 from sparseflow.container.reader import Container
 from sparseflow.errors import ConfigError, StorageError
 from sparseflow.native import _ext
+from sparseflow.planning import speeds
 
 
 @pytest.mark.parametrize("loop", ["read", "dot"])
@@ -56,8 +56,8 @@ def test_failed_read_and_wrong_range_are_errors(tiny_moe: Path, tmp_path: Path) 
 def test_probes_of_a_container_read_whole_experts(
     tiny_moe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "MEMORY_BYTES", 2 << 20)
-    monkeypatch.setattr(probes, "INT8_SECONDS", 0.0)
+    monkeypatch.setattr(speeds, "MEMORY_BYTES", 2 << 20)
+    monkeypatch.setattr(speeds, "INT8_SECONDS", 0.0)
     found = run_probes(ProbePlan(1, container=tiny_moe, queue_depth=3))
     with Container.open(tiny_moe) as container:
         assert found.blob_bytes == container.layouts[0].blob_bytes

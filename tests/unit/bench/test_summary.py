@@ -9,11 +9,11 @@ import pytest
 
 from sparseflow.bench import summary
 from sparseflow.bench.child import COUNTERS
-from sparseflow.bench.floor import overlap_floor, resident_floor, token_bytes
 from sparseflow.bench.pairs import Pair, Pairs
 from sparseflow.bench.probes import Probes
 from sparseflow.bench.split import split_step
 from sparseflow.bench.summary import summarize
+from sparseflow.planning.floor import overlap_floor, resident_floor, token_bytes
 
 MEMORY, DISK = 1e9, 1e8
 PROBES = Probes(read_bytes=MEMORY, dot_bytes=0, int8_macs=1e9, disk_bytes=DISK)

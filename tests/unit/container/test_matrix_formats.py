@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sparseflow.container.matrix_formats import (
-    INTEGER_BITS,
-    bits_per_weight,
-    code_bytes,
-    convert_rows,
-    scale_bytes,
-    to_bf16,
-    to_float32,
-)
+from sparseflow.container.matrix_formats import convert_rows, to_bf16, to_float32
+from sparseflow.container.matrix_sizes import INTEGER_BITS, bits_per_weight, code_bytes, scale_bytes
 from sparseflow.container.recipes import KNOWN_FORMATS
 from sparseflow.errors import CheckpointError, UnsupportedError
 from sparseflow.native import _ext

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from sparseflow.container.dense_layout import EMBEDDING_NAME, entries_of
-from sparseflow.container.manifest import Manifest
-from sparseflow.container.reader import Container
+from sparseflow.planning.model_shape import ModelShape, container_shape
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _SHARED = ".mlp.shared_expert"
-_HEAD = "lm_head.weight"
+HEAD_NAME = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +56,19 @@ class TokenBytes:
 
 
 def token_bytes(container: Path) -> TokenBytes:
-    """From the manifest and config of a container. Raises what opening a container raises."""
-    with Container.open(container) as opened:
-        manifest, config, layout = opened.manifest, opened.config, opened.layouts[0]
-    num_layers = manifest.experts.num_layers
-    rest, shared, outside = [0] * num_layers, [0] * num_layers, 0
-    for name, record in manifest.tensors.items():
+    """Of a container. Raises what reading its manifest and config raises."""
+    return shape_token_bytes(container_shape(container))
+
+
+def shape_token_bytes(shape: ModelShape) -> TokenBytes:
+    """From a model's shape. Every step reads and writes the state that does not grow; it is spread over the layers
+    evenly, since the sums alone count.
+    """
+    num_layers = shape.num_layers
+    state = shape.needs.state_bytes(0, shape.kv_item_bytes)
+    rest = [2 * state // num_layers] * num_layers
+    shared, outside = [0] * num_layers, 0
+    for name, record in shape.tensors.items():
         nbytes = sum(entry.nbytes for entry in entries_of(name, record))
         found = _LAYER.match(name)
         if name == EMBEDDING_NAME:
@@ -73,43 +79,24 @@ def token_bytes(container: Path) -> TokenBytes:
             shared[int(found[1])] += nbytes
         else:
             rest[int(found[1])] += nbytes
-    state = _delta_state_bytes(config)
-    for layer, kind in enumerate(config.get("layer_types", [])):
-        rest[layer] += state if kind == "linear_attention" else 0
     return TokenBytes(
         layer_rest=tuple(rest),
         layer_shared=tuple(shared),
         outside=outside,
-        expert=layout.payload_bytes,
-        blob=layout.blob_bytes,
-        experts_per_token=int(config["num_experts_per_tok"]),
-        delta_state=state * config.get("layer_types", []).count("linear_attention"),
-        kv_per_position=_kv_bytes(config, 4 if manifest.recipe == "bf16" else 2),
+        expert=shape.layout.payload_bytes,
+        blob=shape.blob_bytes,
+        experts_per_token=shape.experts_per_token,
+        delta_state=2 * state // num_layers * num_layers,
+        kv_per_position=shape.needs.state_bytes(1, shape.kv_item_bytes) - state,
     )
 
 
-def _delta_state_bytes(config: dict[str, Any]) -> int:
-    """Of one layer, read and written; 0 for a family without."""
-    if "linear_num_value_heads" not in config:
-        return 0
-    values = config["linear_key_head_dim"] * config["linear_value_head_dim"]
-    return 2 * 4 * int(config["linear_num_value_heads"] * values)
-
-
-def _kv_bytes(config: dict[str, Any], itemsize: int) -> int:
-    kinds = config.get("layer_types", ["full_attention"] * config["num_hidden_layers"])
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    row = 2 * config["num_key_value_heads"] * head_dim * itemsize
-    return int(row * kinds.count("full_attention"))
-
-
-def token_macs(manifest: Manifest, experts_per_token: int) -> int:
-    """Multiply-accumulates of one prompt token, the head aside: it is computed for the last one alone."""
-    experts = manifest.experts
-    routed = 3 * experts.hidden_size * experts.moe_intermediate_size
-    total = experts.num_layers * experts_per_token * routed
-    for name, record in manifest.tensors.items():
-        is_matrix = len(record.shape) == 2 and name not in (EMBEDDING_NAME, _HEAD)
+def token_macs(shape: ModelShape) -> int:
+    """Multiply-accumulates of one prompt token with weights, the head aside: it is computed for the last one alone."""
+    routed = sum(rows * cols for rows, cols in shape.layout.shapes)
+    total = shape.num_layers * shape.experts_per_token * routed
+    for name, record in shape.tensors.items():
+        is_matrix = len(record.shape) == 2 and name not in (EMBEDDING_NAME, HEAD_NAME)
         total += record.shape[0] * record.shape[1] if is_matrix else 0
     return total
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparseflow.bench.floor import (
+from sparseflow.container.manifest import read_manifest
+from sparseflow.container.reader import Container
+from sparseflow.planning.floor import (
     TokenBytes,
     doubt,
     largest_cache_bytes,
@@ -17,8 +20,7 @@ from sparseflow.bench.floor import (
     token_bytes,
     token_macs,
 )
-from sparseflow.container.manifest import read_manifest
-from sparseflow.container.reader import Container
+from sparseflow.planning.model_shape import container_shape
 
 NEEDED = TokenBytes(
     layer_rest=(100, 200),
@@ -73,9 +75,13 @@ def test_bytes_of_a_container_are_those_of_its_files(tiny_moe: Path) -> None:
             if not name.startswith("embed_tokens")
         )
         layout = container.layouts[0]
-    state = 4 * config["linear_num_value_heads"]
-    state *= config["linear_key_head_dim"] * config["linear_value_head_dim"]
-    state *= 2 * config["layer_types"].count("linear_attention")
+    heads, key = config["linear_num_value_heads"], config["linear_key_head_dim"]
+    values = heads * config["linear_value_head_dim"]
+    tails = (2 * config["linear_num_key_heads"] * key + values) * (
+        config["linear_conv_kernel_dim"] - 1
+    )
+    state = 2 * 4 * (key * values + tails) * config["layer_types"].count("linear_attention")
+    state -= state % len(config["layer_types"])
     experts = manifest.experts.num_layers * config["num_experts_per_tok"] * layout.payload_bytes
     assert needed.delta_state == state
     assert needed.resident == dense + state + experts
@@ -85,14 +91,16 @@ def test_macs_of_a_prompt_token_leave_head_and_embedding_out(tiny_moe: Path) -> 
     manifest = read_manifest(tiny_moe)
     experts = manifest.experts
     routed = 3 * experts.hidden_size * experts.moe_intermediate_size * experts.num_layers
-    more = token_macs(manifest, 3) - token_macs(manifest, 2)
-    assert more == routed
+    shape = container_shape(tiny_moe)
+    fewer = replace(shape, config={**shape.config, "num_experts_per_tok": 1})
+    more = replace(shape, config={**shape.config, "num_experts_per_tok": 2})
+    assert token_macs(more) - token_macs(fewer) == routed
     matrices = sum(
         record.shape[0] * record.shape[1]
         for name, record in manifest.tensors.items()
         if len(record.shape) == 2 and name.startswith("layers.")
     )
-    assert token_macs(manifest, 0) == matrices
+    assert token_macs(fewer) - routed == matrices
     assert prefill_floor(100, 5, 250.0) == pytest.approx(2.0)
 
 

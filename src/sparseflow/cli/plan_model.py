@@ -1,0 +1,122 @@
+"""What `plan` is asked about: a model's shapes, wherever its headers are, and the machine."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparseflow.cli import models
+from sparseflow.cli.options import places
+from sparseflow.config import EngineConfig
+from sparseflow.errors import ConfigError
+from sparseflow.host.memory import memory_facts
+from sparseflow.planning.machine import Machine, assumed_machine, measure_machine, parse_machine
+from sparseflow.planning.model_shape import (
+    TOKENIZER_NAME,
+    ModelShape,
+    container_shape,
+    recipe_shape,
+)
+
+if TYPE_CHECKING:
+    from sparseflow.cli.console import ProgressCallback
+
+PROBE_BYTES = 256 << 20
+"""Of the file that is written where a container would lie, to measure the disk."""
+PROBE_READ = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model before anything of it is loaded."""
+
+    shapes: list[ModelShape]
+    """One for each recipe in question; of a container its own."""
+    source_bytes: int | None
+    """Of the checkpoint; None for a container."""
+    files: list[tuple[Path, int]]
+    """Files to measure the disk with, and the bytes of one read."""
+    download_bytes: int = 0
+    """Of the shards on the hub."""
+    room: str = ""
+    """What preparing from a hub takes on disk beside the container, in words."""
+
+
+def find_model(
+    name: str, models_dir: Path | None, recipe: str | None, progress: ProgressCallback
+) -> Found:
+    """Raises what resolving a model raises, and what reading headers raises."""
+    path = Path(name)
+    if path.is_dir() and not (path / models.MANIFEST).exists():
+        return _checkpoint(path, recipe)
+    container = models.resolve(name, models_dir, progress)
+    if recipe is not None:
+        raise ConfigError(f"--recipe: {name} is a container, which has its recipe")
+    shape = container_shape(container)
+    files = [(file, shape.blob_bytes) for file in sorted(container.glob("experts/*.sfi"))]
+    return Found([shape], None, files)
+
+
+def _checkpoint(directory: Path, recipe: str | None) -> Found:
+    from sparseflow.checkpoint.checkpoint import Checkpoint
+    from sparseflow.container.recipes import RECIPES, get_recipe
+
+    with Checkpoint.open(directory) as checkpoint:
+        config, headers = checkpoint.config, checkpoint.headers
+    tokenizer = directory / TOKENIZER_NAME
+    copied = {TOKENIZER_NAME: tokenizer.stat().st_size} if tokenizer.is_file() else {}
+    recipes = list(RECIPES.values()) if recipe is None else [get_recipe(recipe)]
+    # A file with holes, whose payload was never written, says nothing of the disk.
+    whole = [h.path for h in headers if h.path.stat().st_blocks * 512 >= 0.9 * h.file_bytes]
+    return Found(
+        [recipe_shape(config, each, copied) for each in recipes],
+        sum(header.file_bytes for header in headers),
+        [(file, PROBE_READ) for file in whole],
+    )
+
+
+def find_machine(
+    text: str | None,
+    found: Found,
+    config: EngineConfig,
+    threads: int,
+    *,
+    is_measuring: bool,
+    note: ProgressCallback,
+) -> Machine:
+    """The machine of `--machine`, or this one. Raises ConfigError and StorageError."""
+    if text is not None:
+        return parse_machine(text)
+    if not is_measuring:
+        memory = memory_facts()
+        return assumed_machine(memory.total_bytes, memory.available_bytes, memory.limit_bytes)
+    note("measure", 0, 1)
+    formats = {record.weight_format for shape in found.shapes for record in shape.tensors.values()}
+    formats |= {shape.layout.weight_format for shape in found.shapes}
+    with tempfile.NamedTemporaryFile(dir=_nearest(places().models_dir)) as probe:
+        files = list(found.files)
+        if not any(path.stat().st_size >= 32 * nbytes for path, nbytes in files):
+            _fill(probe.name)
+            files = [(Path(probe.name), PROBE_READ)]
+        machine = measure_machine(files, sorted(formats), threads, config.isa, config.queue_depth)
+    note("measure", 1, 1)
+    return machine
+
+
+def _nearest(directory: Path) -> Path:
+    """The directory, or its nearest ancestor that exists."""
+    return next(each for each in (directory, *directory.parents) if each.is_dir())
+
+
+def _fill(name: str) -> None:
+    """Bytes that no filesystem compresses, on the disk and not only in memory."""
+    import os
+
+    block = os.urandom(1 << 20)
+    with Path(name).open("wb") as file:
+        for _ in range(PROBE_BYTES // len(block)):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,176 @@
+"""How fast an engine will be: what its bytes and products take on a machine whose speeds are known.
+
+Decode is bound by bytes (planning/floor.py has the floor; here the kernels' own rates stand for the memory's), prefill
+by products and by one pass over the experts. `bench --budgets` prints each prediction beside what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, comb
+
+from sparseflow.config import EngineConfig
+from sparseflow.container.dense_layout import EMBEDDING_NAME, entries_of
+from sparseflow.planning.budget import Budget
+from sparseflow.planning.floor import HEAD_NAME, shape_token_bytes
+from sparseflow.planning.machine import Machine
+from sparseflow.planning.model_shape import ModelShape
+from sparseflow.planning.routing import miss_rate, touched_share
+
+LAYER_SECONDS = 80e-6
+"""Of a step in each layer, beside bytes: calls, barriers between threads, small vectors."""
+READ_SECONDS = 250e-6
+"""Of each wait for reads, beside the disk's time: waking up, checking the hash of what arrived last."""
+START_SECONDS = 0.4
+"""Interpreter, imports, headers."""
+TOKENIZER_RATE = 12e6
+"""Bytes of tokenizer.json a second."""
+LOAD_SHARE = 0.9
+"""Of the disk's speed that loading reaches."""
+PREFETCH_SHARE = 0.85
+"""Of the disk's speed that a pass over a prompt's experts reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """For one configuration on one machine."""
+
+    kept_share: float
+    """Of each layer's experts that the cache keeps: 1 if they are resident."""
+    hit_rate: float
+    """Of decode's lookups, in the long run."""
+    disk_bytes_per_token: float
+    decode_tokens_per_second: float
+    prefill_tokens_per_second: float
+    load_seconds: float
+    first_token_seconds: float
+    """From the start of the program to the first token after the prompt."""
+    prompt_tokens: int
+
+
+def predict(
+    shape: ModelShape,
+    config: EngineConfig,
+    budget: Budget,
+    machine: Machine,
+    prompt_tokens: int,
+    new_tokens: int = 256,
+) -> Prediction:
+    """config, budget: settled. Decode is predicted for the middle of `new_tokens` after the prompt."""
+    kept = kept_share(shape, config, budget)
+    is_resident = config.store == "resident"
+    misses = 0.0 if is_resident else miss_rate(kept, _experts_share(shape))
+    position = min(config.ctx, prompt_tokens + new_tokens // 2)
+    step = _step_seconds(shape, machine, misses, position)
+    prefill = _prefill_seconds(shape, config, machine, kept, prompt_tokens)
+    loaded = shape.dense_bytes + (shape.experts_bytes if is_resident else 0)
+    load = START_SECONDS + shape.tokenizer_bytes / TOKENIZER_RATE
+    load += loaded / (machine.disk * LOAD_SHARE)
+    lookups = shape.num_layers * shape.experts_per_token
+    return Prediction(
+        kept_share=kept,
+        hit_rate=1 - misses,
+        disk_bytes_per_token=misses * lookups * shape.blob_bytes,
+        decode_tokens_per_second=1 / step,
+        prefill_tokens_per_second=prompt_tokens / prefill,
+        load_seconds=load,
+        first_token_seconds=load + prefill,
+        prompt_tokens=prompt_tokens,
+    )
+
+
+def kept_share(shape: ModelShape, config: EngineConfig, budget: Budget) -> float:
+    """Share of each layer's experts that are kept, transient slots left out (docs/expert_cache.md, "Shares")."""
+    slots = budget.arena_bytes // shape.blob_bytes
+    if config.store == "resident" or slots >= shape.num_experts:
+        return 1.0
+    lease = min(shape.layout.num_experts, max(8, 2 * shape.experts_per_token))
+    kept = slots - lease - config.queue_depth
+    if kept < shape.num_layers * shape.experts_per_token:
+        kept = slots // 2
+    return kept / shape.num_experts
+
+
+def prepare_seconds(shape: ModelShape, source_bytes: int, machine: Machine, threads: int) -> float:
+    """Of `prepare`: reading, converting on all cores, writing, hashing what was written."""
+    converting = source_bytes / (CONVERT_RATE.get(shape.recipe, CONVERT_RATE["int4"]) * threads)
+    moving = (source_bytes + 2 * shape.file_bytes) / machine.disk
+    return START_SECONDS + max(converting, moving)
+
+
+CONVERT_RATE = {"bf16": 900e6, "int8": 600e6, "int4": 380e6, "int4-small": 380e6}
+"""Bytes of a BF16 checkpoint a second and core (docs/results.md, M1, less on older CPUs)."""
+
+
+def _experts_share(shape: ModelShape) -> float:
+    return shape.experts_per_token / shape.layout.num_experts
+
+
+def _step_seconds(shape: ModelShape, machine: Machine, misses: float, position: int) -> float:
+    """Of one decoded token whose lookups miss with that probability, each by itself."""
+    needed = shape_token_bytes(shape)
+    expert = needed.expert / machine.single_rate(shape.layout.weight_format)
+    shared = sum(_tensor_seconds(shape, machine, lambda name: ".shared_expert." in name))
+    dense = sum(_tensor_seconds(shape, machine, lambda name: ".shared_expert." not in name))
+    moved = needed.delta_state + needed.kv_per_position * position
+    total = dense + moved / machine.memory + shape.num_layers * LAYER_SECONDS
+    k = needed.experts_per_token
+    shared /= shape.num_layers
+    for reads in range(k + 1):
+        chance = comb(k, reads) * misses**reads * (1 - misses) ** (k - reads)
+        computed = (k - reads) * expert + shared
+        if reads:
+            waiting = machine.first_read_seconds + READ_SECONDS
+            waiting += reads * shape.blob_bytes / machine.disk
+            computed = max(computed, waiting) + expert
+        total += shape.num_layers * chance * computed
+    return total
+
+
+def _tensor_seconds(shape: ModelShape, machine: Machine, wanted: object) -> list[float]:
+    assert callable(wanted)
+    return [
+        sum(entry.nbytes for entry in entries_of(name, record))
+        / machine.single_rate(record.weight_format)
+        for name, record in shape.tensors.items()
+        if name != EMBEDDING_NAME and wanted(name)
+    ]
+
+
+def _prefill_seconds(
+    shape: ModelShape, config: EngineConfig, machine: Machine, kept: float, tokens: int
+) -> float:
+    """Of a prompt in chunks: mixers compute alone, experts while others are read."""
+    chunk = min(config.prefill_chunk or tokens, tokens)
+    mixers = _mixer_seconds(shape, machine, tokens)
+    experts = _expert_seconds(shape, machine, tokens, chunk)
+    if config.store == "resident":
+        return mixers + experts
+    chunks = ceil(tokens / chunk)
+    touched = touched_share(chunk, _experts_share(shape)) * shape.num_experts
+    reads = touched + (chunks - 1) * touched * (1 - kept)
+    reading = reads * shape.blob_bytes / (machine.disk * PREFETCH_SHARE)
+    reading += chunks * shape.num_layers * (machine.first_read_seconds + READ_SECONDS)
+    return mixers + max(experts, reading)
+
+
+def _mixer_seconds(shape: ModelShape, machine: Machine, tokens: int) -> float:
+    """Everything that is not a routed expert: matrices of each token, float32 work, and the head once."""
+    seconds = 0.0
+    for name, record in shape.tensors.items():
+        if len(record.shape) != 2 or name == EMBEDDING_NAME:
+            continue
+        macs = record.shape[0] * record.shape[1] * (1 if name == HEAD_NAME else tokens)
+        seconds += macs / machine.many_rate(record.weight_format)
+    middle = shape.needs.float_macs(tokens // 2)
+    return seconds + tokens * middle / machine.floats
+
+
+def _expert_seconds(shape: ModelShape, machine: Machine, tokens: int, chunk: int) -> float:
+    """Few rows an expert multiply slower: each expert's weights are read for them all the same."""
+    weights = sum(rows * cols for rows, cols in shape.layout.shapes)
+    macs = tokens * shape.num_layers * shape.experts_per_token * weights
+    full = macs / machine.many_rate(shape.layout.weight_format)
+    touched = touched_share(chunk, _experts_share(shape)) * shape.num_experts
+    passes = ceil(tokens / chunk) * touched * shape.layout.payload_bytes
+    return full + passes / machine.single_rate(shape.layout.weight_format)
