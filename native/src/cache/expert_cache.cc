@@ -285,7 +285,7 @@ bool ExpertCache::has_room() const {
 // Slots that no lease needs, nor the layer that computes to fill its share: other layers have not
 // filled theirs yet.
 bool ExpertCache::has_loose_slots() const noexcept {
-  const int64_t wanted = expected_layer_ >= 0 ? room_of(expected_layer_) : 0;
+  const int64_t wanted = expected_layer_ >= 0 ? std::max<int64_t>(0, room_of(expected_layer_)) : 0;
   return static_cast<int64_t>(free_.size()) > layout_.num_transient + wanted;
 }
 

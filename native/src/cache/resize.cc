@@ -1,8 +1,6 @@
 // ExpertCache::resize: which experts stay, which segments go, and how they come back.
 #include <algorithm>
-#include <cassert>
 #include <cstring>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -117,11 +115,12 @@ std::vector<int64_t> ExpertCache::choose_closing(int64_t count) const {
 void ExpertCache::close_segments(int64_t count, std::unique_lock<std::mutex>& lock) {
   drop_spares(-1, {});
   const std::vector<int64_t> chosen = choose_closing(count);
+  std::vector<int32_t> empty;
+  empty.reserve(free_.size());
   num_open_ -= count;
   for (const int64_t segment : chosen) {
     segments_[static_cast<size_t>(segment)].state = SegmentState::kClosing;
   }
-  std::vector<int32_t> empty;
   for (const int32_t which : free_) {
     if (is_closing(which)) empty.push_back(which);
   }

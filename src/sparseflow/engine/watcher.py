@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from sparseflow.engine.pressure import Arena, Past, decide, seconds_to_wait
@@ -12,14 +13,17 @@ from sparseflow.host.pressure import PressureFacts, PressureReader
 
 
 class PressureWatcher:
-    """Watches from when it is made until `close`. What goes wrong ends the watch with a warning, never a run."""
+    """Watches from when it is made until `close`, or until nobody holds the store any more.
+
+    What goes wrong ends the watch with a warning, never a run.
+    """
 
     def __init__(
         self, store: StreamingStore, read: Callable[[], PressureFacts] | None = None
     ) -> None:
-        """store: outlives the watcher's `close`. read: None: this process's memory and control groups."""
+        """store: closed after the watcher. read: None: this process's memory and control groups."""
         self.warnings: list[str] = []
-        self._store = store
+        self._store = weakref.ref(store)
         self._read = read or PressureReader().read
         self._past = Past()
         self._stop = threading.Event()
@@ -33,16 +37,19 @@ class PressureWatcher:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._look()):
+            while (seconds := self._look()) is not None and not self._stop.wait(seconds):
                 pass
         except Exception as error:
             self.warnings.append(f"memory pressure is not watched any more: {error}")
 
-    def _look(self) -> float:
-        """One reading and what follows from it; returns the seconds until the next."""
-        facts, use = self._read(), self._store.arena
+    def _look(self) -> float | None:
+        """One reading and what follows from it; returns the seconds until the next, None: there will be none."""
+        store = self._store()
+        if store is None:
+            return None
+        facts, use = self._read(), store.arena
         arena = Arena(use.full, use.allowed, use.touched, use.segment)
         target, self._past = decide(time.monotonic(), facts, arena, self._past)
         if target != arena.allowed:
-            self._store.resize(target)
+            store.resize(target)
         return seconds_to_wait(facts)

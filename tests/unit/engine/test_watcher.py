@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -91,6 +92,13 @@ def test_every_streaming_engine_is_watched_until_it_closes(tiny_moe: Path) -> No
     with Engine.open(tiny_moe, EngineConfig(ctx=64, threads=1)) as resident:
         assert watching_threads() == 0
         assert resident.stats().experts.shrinks == 0
+
+
+def test_an_engine_that_nobody_closed_is_not_kept_alive(tiny_moe: Path) -> None:
+    engine = Engine.open(tiny_moe, STREAMING)
+    del engine
+    gc.collect()
+    wait_for(lambda: watching_threads() == 0)
 
 
 def test_the_engine_reports_the_warning(tiny_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
