@@ -185,6 +185,12 @@ def check_soak() -> Result:
     return Result(last, "10,000 steps, memory within 1 %", done.code == 0)
 
 
+def check_pressure() -> Result:
+    done = run([sys.executable, "benchmarks/pressure.py", "demo", "--take=128M", "--new=2000"])
+    last = done.output.strip().splitlines()[-1]
+    return Result(last, "shrinks, grows back, same hash, nobody killed", done.code == 0)
+
+
 def check_malformed() -> Result:
     done = run([*PYTEST, "tests/malformed", "-rP"])
     found = re.search(r"(\d+ hostile files); at most ([\d.]+) MiB", done.output)

@@ -1,5 +1,5 @@
-// Readers on several threads, faults and evictions together: bytes stay right, and afterwards
-// nothing is leased or lost.
+// Readers on several threads, faults, evictions and a capacity that changes, together: bytes stay
+// right, and afterwards nothing is leased or lost.
 #include <atomic>
 #include <cerrno>
 #include <set>
@@ -98,7 +98,20 @@ void read_in_background(StreamingSource& source, const std::atomic<bool>& stop) 
   }
 }
 
-void stress(int64_t num_slots, const std::string& policy, const std::string& engine = "pread") {
+// Any capacity at any time, in bursts and with pauses.
+void resize_wildly(StreamingSource& source, int64_t num_slots, const std::atomic<bool>& stop) {
+  std::mt19937 random(23);
+  while (!stop) {
+    const auto slots = static_cast<int64_t>(random() % static_cast<unsigned>(num_slots + 3));
+    source.resize(slots * source.geometry().blob_bytes);
+    const ArenaUse use = source.cache().arena_use();
+    check(use.touched <= use.held && use.held <= use.full, "what is held");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 2 == 0 ? 20 : 400));
+  }
+}
+
+void stress(int64_t num_slots, const std::string& policy, const std::string& engine = "pread",
+            bool is_resizing = false) {
   const TemporaryDirectory directory;
   SfiShape shape;
   shape.num_layers = 3;
@@ -114,6 +127,9 @@ void stress(int64_t num_slots, const std::string& policy, const std::string& eng
   std::atomic<bool> stop{false};
   std::thread faults([&] { add_faults(*script, stop); });
   std::thread background([&] { read_in_background(source, stop); });
+  std::thread resizer([&] {
+    if (is_resizing) resize_wildly(source, num_slots, stop);
+  });
   std::thread checker([&] {
     while (!stop) {
       source.cache().check_invariants();
@@ -127,11 +143,16 @@ void stress(int64_t num_slots, const std::string& policy, const std::string& eng
   faults.join();
   checker.join();
   background.join();
+  resizer.join();
   source.cache().check_invariants();
   check(shared.num_wrong == 0, "every delivered expert had the right bytes");
   check(source.active_leases() == 0, "leases 0");
   check(shared.num_failed > 0 && source.counters().failed_reads > 0, "faults were met");
   check(source.counters().evictions > 0 || num_slots >= 36, "evictions happened");
+  source.resize(options.capacity_bytes);
+  const ArenaUse use = source.cache().arena_use();
+  check(use.held == use.full && use.allowed == use.full, "all of the arena is back");
+  check(!is_resizing || source.counters().shrinks > 3, "it shrank");
   // With the faults gone everything can be read again.
   script->clear();
   const auto step = static_cast<int32_t>(std::min<int64_t>(2, source.max_lease()));
@@ -148,14 +169,19 @@ void stress(int64_t num_slots, const std::string& policy, const std::string& eng
 }  // namespace
 
 int main() {
-  return run_facts({{"two slots", [] { stress(2, "lru"); }},
-                    {"five slots in one pool", [] { stress(5, "scored"); }},
-                    {"shares, scored", [] { stress(20, "scored"); }},
-                    {"shares, scored, read by what is best here",
-                     [] {
-                       const auto best = create_read_engine("auto", {});
-                       stress(20, "scored", best->name());
-                     }},
-                    {"shares, lru", [] { stress(25, "lru"); }},
-                    {"everything fits", [] { stress(36, "scored"); }}});
+  return run_facts(
+      {{"two slots", [] { stress(2, "lru"); }},
+       {"five slots in one pool", [] { stress(5, "scored"); }},
+       {"shares, scored", [] { stress(20, "scored"); }},
+       {"shares, scored, read by what is best here",
+        [] {
+          const auto best = create_read_engine("auto", {});
+          stress(20, "scored", best->name());
+        }},
+       {"shares, lru", [] { stress(25, "lru"); }},
+       {"everything fits", [] { stress(36, "scored"); }},
+       {"one pool, resized wildly", [] { stress(5, "scored", "pread", true); }},
+       {"shares, resized wildly", [] { stress(25, "scored", "pread", true); }},
+       {"shares, lru, resized wildly", [] { stress(20, "lru", "pread", true); }},
+       {"everything fits, resized wildly", [] { stress(36, "scored", "pread", true); }}});
 }

@@ -2,8 +2,12 @@
 // number of threads.
 #include "sparseflow/moe_forward.h"
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <random>
+#include <thread>
 
 #include "check.h"
 #include "io/fault_script.h"
@@ -181,6 +185,35 @@ void slow_reads_change_no_bit() {
   check(source->counters().read_wait_seconds > 0, "there was waiting");
 }
 
+void a_capacity_that_changes_meanwhile_changes_no_bit() {
+  Setup setup(WeightFormat::kInt8);
+  const auto expected = setup.expected();
+  Runtime runtime("auto", 2);
+  for (const int64_t slots : {3, 9, 17, 20}) {
+    auto source = setup.stream(slots, "scored", create_read_engine("pread", {3, true}));
+    const int64_t blob_bytes = source->geometry().blob_bytes;
+    std::atomic<bool> stop{false};
+    std::thread resizer([&] {
+      std::mt19937 random(3);
+      while (!stop) {
+        source->resize(static_cast<int64_t>(random() % 24) * blob_bytes);
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+      }
+    });
+    bool is_right = true;
+    for (int round = 0; round < 10; ++round) {
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const auto out = setup.inputs[i].run(runtime, *source, setup.shared(setup.inputs[i]));
+        is_right = is_right && is_same(out, expected[i]) && source->active_leases() == 0;
+      }
+    }
+    stop = true;
+    resizer.join();
+    source->cache().check_invariants();
+    check(is_right, std::to_string(slots) + " slots");
+  }
+}
+
 void ids_that_are_not_ascending_are_refused_before_anything_is_read() {
   Setup setup(WeightFormat::kInt8);
   Runtime runtime("auto", 1);
@@ -202,6 +235,8 @@ int main() {
        {"failed reads leave no lease and the next call is right",
         failed_reads_leave_no_lease_and_the_next_call_is_right},
        {"slow reads change no bit", slow_reads_change_no_bit},
+       {"a capacity that changes meanwhile changes no bit",
+        a_capacity_that_changes_meanwhile_changes_no_bit},
        {"ids that are not ascending are refused before anything is read",
         ids_that_are_not_ascending_are_refused_before_anything_is_read}});
 }

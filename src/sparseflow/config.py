@@ -40,6 +40,8 @@ class EngineConfig:
     """Expert reads in flight."""
     lookahead: int = 0
     """1: while a layer's experts are read, guess those of the next and read them ahead (docs/experiments.md)."""
+    watch_pressure: bool = True
+    """Give a part of the expert arena back while others need the memory; of a streaming store only."""
     heat_dir: Path | None = None
     """Where the routing history of streamed containers is kept, for the next run to preload what it will ask for.
     None: a run starts cold and leaves nothing."""

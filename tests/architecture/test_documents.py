@@ -95,6 +95,7 @@ def test_picture_is_what_its_tool_draws(tmp_path: Path, monkeypatch: pytest.Monk
         "check_converter.py",
         "--sweep-cache --plot",
         "python benchmarks/soak.py",
+        "python benchmarks/pressure.py",
         "pytest tests/identity/test_faults.py",
         "sparseflow replay ROUTES --capacity 13.3%",
         "pytest tests/unit/engine/test_prefill.py",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +218,90 @@ def test_streaming_equals_the_readable_twin_with_every_engine_and_isa(
         engine=engine,
     ) as store:
         assert_right(store, calls)
+
+
+@contextmanager
+def resized_wildly(store: StreamingStore, seed: int = 0) -> Iterator[None]:
+    """Meanwhile another thread sets one capacity after another."""
+    stop = threading.Event()
+    random = np.random.default_rng(seed)
+    full = store.arena.full
+
+    def resize() -> None:
+        while not stop.is_set():
+            store.resize(int(random.integers(0, full + full // 4)))
+
+    thread = threading.Thread(target=resize)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("policy", _ext.policy_names())
+@pytest.mark.parametrize("slots", [2, 5, 14, 20, 23, 24])
+def test_streaming_equals_the_readable_twin_while_its_capacity_changes(
+    paths: list[Path], calls: list[tuple[Call, F32]], slots: int, policy: str
+) -> None:
+    with StreamingStore(
+        _ext.Runtime("auto", 2),
+        paths,
+        capacity_bytes=slots * _ext.SfiFile(str(paths[0])).blob_bytes,
+        num_experts_per_tok=TOP_K,
+        policy=policy,
+    ) as store:
+        with resized_wildly(store):
+            for _ in range(5):
+                assert_right(store, calls)
+        store.source.check_invariants()
+        assert store.active_leases == 0
+        assert store.resize(1 << 40) == store.arena.full == store.arena.held
+        assert_right(store, calls)
+        assert store.stats().shrinks > 0 or slots == 2
+
+
+def run_until_it_fails(call: Call, store: ExpertStore) -> None:
+    while True:
+        call.run(store)
+
+
+def test_failed_and_slow_reads_while_the_capacity_changes(
+    weights: Weights, paths: list[Path]
+) -> None:
+    script = _ext.testing.FaultScript()
+    call = Call(weights, 200, has_shared=True)
+    expected = call.expected()
+    with faulty_store(paths, script, slots=20) as store, resized_wildly(store, seed=1):
+        for failing in range(8):
+            script.clear()
+            script.delay(failing, 0.002)
+            script.fail(failing + 1, EIO)
+            with pytest.raises(StorageError):
+                run_until_it_fails(call, store)
+            assert store.active_leases == 0
+            script.clear()
+            np.testing.assert_array_equal(call.run(store), expected)
+
+
+def test_a_smaller_capacity_holds_less_and_comes_back(weights: Weights, paths: list[Path]) -> None:
+    call = Call(weights, 200, has_shared=True)
+    blob_bytes = _ext.SfiFile(str(paths[0])).blob_bytes
+    with StreamingStore(
+        _ext.Runtime(), paths, capacity_bytes=20 * blob_bytes, num_experts_per_tok=TOP_K
+    ) as store:
+        call.run(store)
+        assert store.resize(7 * blob_bytes + 1) == 7 * blob_bytes
+        stats = store.stats()
+        assert (stats.resident_bytes, stats.least_bytes) == (7 * blob_bytes, 7 * blob_bytes)
+        assert (stats.capacity_slots, stats.capacity_bytes) == (20, 20 * blob_bytes)
+        assert store.arena.touched <= store.arena.held
+        assert store.resize(0) == 2 * blob_bytes
+        assert store.resize(20 * blob_bytes) == 20 * blob_bytes
+        stats = store.stats()
+        assert (stats.shrinks, stats.grows) == (2, 1)
+        assert (stats.resident_bytes, stats.least_bytes) == (20 * blob_bytes, 2 * blob_bytes)
 
 
 def faulty_store(

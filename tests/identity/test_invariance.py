@@ -5,6 +5,7 @@ A run's fingerprint is its ids and the hash of the logits of every step.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from sparseflow.config import EngineConfig, SamplingParams
 from sparseflow.engine.engine import Engine
 from sparseflow.engine.stats import EngineStats
+from sparseflow.experts.streaming import StreamingStore
 from sparseflow.native import _ext
 
 PARAMS = SamplingParams(
@@ -113,6 +115,43 @@ def test_instruction_sets_change_no_bit(
     found = run(container, prompt, isa=isa)
     assert found.stats.isa == isa
     assert_same(found, baseline)
+
+
+@pytest.mark.parametrize("slots", [3, 28, 47])
+@pytest.mark.parametrize("chunk", [1, 67])
+def test_a_cache_that_shrinks_and_grows_at_any_time_changes_no_bit(
+    container: Path, prompt: list[int], baseline: Run, slots: int, chunk: int
+) -> None:
+    size = slots * blob_bytes(container)
+    config = EngineConfig(
+        store="streaming",
+        cache_bytes=size,
+        ctx=160,
+        threads=2,
+        prefill_chunk=chunk,
+        watch_pressure=False,
+    )
+    stop, random = threading.Event(), np.random.default_rng(slots)
+    with Engine.open(container, config) as engine:
+        store = engine.store
+        assert isinstance(store, StreamingStore)
+
+        def resize() -> None:
+            while not stop.wait(0.0005):
+                store.resize(int(random.integers(0, 2 * size)))
+
+        thread = threading.Thread(target=resize)
+        thread.start()
+        try:
+            tokens = list(engine.generate(prompt, PARAMS, hash_logits=True))
+        finally:
+            stop.set()
+            thread.join()
+        stats = engine.stats()
+    assert stats.active_leases == 0
+    assert stats.experts.shrinks > 3
+    hashes = [token.logits_sha256 for token in tokens]
+    assert_same(Run([token.id for token in tokens], hashes, stats), baseline)
 
 
 @pytest.mark.parametrize("policy", ["scored", "lru"])

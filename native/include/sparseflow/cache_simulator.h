@@ -37,7 +37,7 @@ class CacheSimulator {
   void preload() { cache_->preload(); }
 
   const SimulatedModel& model() const noexcept { return model_; }
-  const CacheLayout& layout() const noexcept { return cache_->layout(); }
+  CacheLayout layout() const { return cache_->layout(); }
   int64_t cached_experts() const { return cache_->cached_experts(); }
 
  private:

@@ -21,6 +21,9 @@
 //   AHEAD    -> EMPTY     the read ended otherwise
 //   SPARE    -> LEASED    acquired
 //   SPARE    -> EMPTY     its layer chose others, or a lease must have the slot
+//   EMPTY    -> RETIRED   its segment is being given back
+//   RETIRED  -> EMPTY     its segment is used again
+//   EMPTY    -> READY     an expert moved in from a segment that is being given back
 //
 // So: a slot with a read in flight (LOADING, ORPHANED, AHEAD) is never freed before the read has
 // ended; a failed read is never cached, and the next acquire reads again; a leased slot is never
@@ -29,8 +32,14 @@
 // Slots are shared out by count: each layer keeps up to layer_capacity experts, the rest are
 // transient (the misses of leases live there until they are admitted). Admission is a change of
 // ownership; no bytes move. Below num_experts_per_tok slots a layer, one pool serves all layers.
+//
+// resize() changes the capacity while the cache is in use, by whole segments of the arena. A
+// segment that is to go is closing until its last slot is RETIRED, then its memory is given back:
+// at once where nothing is leased or being read, else when the last of those leases and reads has
+// ended. Whatever is leased or read meanwhile stays where it is.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <limits>
@@ -55,7 +64,8 @@ enum class SlotState : uint8_t {
   kLeased,
   kFailed,
   kAhead,
-  kSpare
+  kSpare,
+  kRetired
 };
 
 // Why a slot is read in the background: earlier runs chose its expert often, the next step may, or
@@ -88,14 +98,18 @@ struct CacheRequest {
 // REQUIRES: kept is at least num_experts_per_tok a layer.
 CacheLayout split_by_layer(const CacheRequest& request, int64_t kept);
 
-// Throws BudgetError with the sum if not even two slots fit.
+constexpr int64_t kMinSlots = 2;  // one expert computes while one is read
+
+// Throws BudgetError with the sum if not even kMinSlots fit.
 CacheLayout plan_cache(const CacheRequest& request);
 
-// Slots in segments of about 64 MiB, 2 MiB aligned. Pages are taken when first written. Does not
-// know what slots hold.
+// Slots in segments of about 64 MiB, or a sixteenth of the arena if that is less, 2 MiB aligned.
+// All segments have the same number of slots, but for the last. Pages are taken when first written.
+// Does not know what slots hold.
 class Arena {
  public:
   static constexpr int64_t kSegmentBytes = int64_t{64} << 20;
+  static constexpr int64_t kFewestSegments = 16;
   static constexpr int64_t kHugePage = int64_t{2} << 20;
 
   Arena(int64_t num_slots, int64_t slot_bytes);  // throws BudgetError if the system refuses
@@ -109,6 +123,15 @@ class Arena {
   }
   int64_t num_slots() const noexcept { return num_slots_; }
   int64_t num_segments() const noexcept { return static_cast<int64_t>(segments_.size()); }
+  int64_t slots_per_segment() const noexcept { return slots_per_segment_; }
+  int64_t segment_of(int64_t slot) const noexcept { return slot / slots_per_segment_; }
+  int64_t num_slots_in(int64_t segment) const noexcept {
+    return std::min(slots_per_segment_, num_slots_ - segment * slots_per_segment_);
+  }
+
+  // Gives a segment's pages back to the system; what its slots held is lost. They may be written
+  // again at any time, which takes pages anew.
+  void give_back(int64_t segment) noexcept;
 
  private:
   int64_t segment_bytes(size_t segment) const noexcept;
@@ -124,6 +147,17 @@ class Arena {
 std::byte* map_aligned(int64_t nbytes);
 void unmap_aligned(std::byte* memory, int64_t nbytes) noexcept;
 
+// How much of an arena is in use, in bytes.
+struct ArenaUse {
+  int64_t full;           // what the cache was made with
+  int64_t allowed;        // what may be used now
+  int64_t held;           // not given back; more than allowed while leases and reads go on
+  int64_t touched;        // of held: slots that were written to, so that they take memory
+  int64_t least;          // the least that was ever allowed
+  int64_t segment;        // resize goes by these
+  int64_t open_segments;  // that may be used now
+};
+
 // Thread-safe.
 class ExpertCache final : private LeaseOwner, private ReadSink {
  public:
@@ -133,7 +167,19 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   // Waits for reads in flight. REQUIRES: no leases.
   ~ExpertCache();
 
-  const CacheLayout& layout() const noexcept { return layout_; }
+  CacheLayout layout() const;  // of the capacity that may be used now
+  int64_t max_lease() const noexcept;
+
+  // Allows the slots that fit request.capacity_bytes, by whole segments: at least the fewest that a
+  // lease needs, at most what the cache was made with; returns how many bytes that is. The other
+  // fields as they were for the layout that the cache was made with.
+  //
+  // Less: each layer keeps its experts of the best scores, moved out of the segments that go. These
+  // are given back before this returns, but for those with leases or reads, which follow when the
+  // last of them ends: nothing that is leased moves, and nobody is waited for. More: slots are free
+  // again. From any thread, at any time.
+  int64_t resize(CacheRequest request);
+  ArenaUse arena_use() const;
 
   // One token's choice; its experts are protected from eviction until the layer's next one.
   void observe(int32_t layer, std::span<const int32_t> experts);
@@ -160,7 +206,9 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
 
   // Leases all of experts (strictly ascending) or none. Equal reads in flight are shared. Sleeps
   // while other leases or orphaned reads hold the slots it needs; wait false: gives an empty lease
-  // instead. Throws BudgetError for more than layout().max_lease experts: they can never fit.
+  // instead. Where resize has lowered max_lease() since the caller asked, the lease takes only so
+  // many, from the first on; its size tells. Throws BudgetError for more experts than the layout
+  // that the cache was made with leases: they can never fit.
   ExpertLease acquire(int32_t layer, std::span<const int32_t> experts, bool wait = true);
 
   // Every expert with its history: [num_layers, num_experts, 2].
@@ -196,6 +244,12 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   };
   static constexpr int kMaxSubmit = 4;  // requests that one finished read may start
 
+  enum class SegmentState : uint8_t { kOpen, kClosing, kClosed };
+  struct Segment {
+    SegmentState state = SegmentState::kOpen;
+    int64_t num_retired = 0;  // slots
+  };
+
   void deliver(std::span<LeasedExpert> experts, bool wait) override;
   void release(int32_t layer, std::vector<LeasedExpert>&& experts) noexcept override;
   void read_done(const ReadRequest& request, const ReadResult& result) noexcept override;
@@ -212,7 +266,10 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   bool mark_delivered(std::span<LeasedExpert> experts);
   [[noreturn]] void throw_failure(const Slot& slot) const;
   void unlease(int32_t slot) noexcept;
+  void settle(int32_t slot) noexcept;
   void admit(int32_t slot) noexcept;
+  void forget(int32_t slot) noexcept;
+  int32_t take_free() noexcept;
   bool is_of_step(ExpertKey key) const noexcept;
   bool is_expected(ExpertKey key) const noexcept;
   bool may_go(const Slot& slot) const noexcept;
@@ -231,18 +288,41 @@ class ExpertCache final : private LeaseOwner, private ReadSink {
   std::vector<int32_t> expected_experts() const;
   void count_in_flight(int change) noexcept;
 
+  Segment& segment_of(int32_t slot) noexcept {
+    return segments_[static_cast<size_t>(arena_.segment_of(slot))];
+  }
+  bool is_closing(int32_t slot) const noexcept {
+    return segments_[static_cast<size_t>(arena_.segment_of(slot))].state != SegmentState::kOpen;
+  }
+  void recount_shares();
+  void trim_shares();
+  void close_segments(int64_t count, std::unique_lock<std::mutex>& lock);
+  std::vector<int64_t> choose_closing(int64_t count) const;
+  void vacate(int64_t segment) noexcept;
+  void move_out(int32_t slot) noexcept;
+  void retire(int32_t slot) noexcept;
+  void open_segments(int64_t count);
+  void open_segment(int64_t segment);
+
   const ExpertFiles& files_;
   const SfiGeometry& geometry_;
   std::vector<int> file_ids_;
   ReadEngine& engine_;
+  const CacheLayout full_;
   CacheLayout layout_;
   Arena arena_;
 
+  std::mutex resize_mutex_;  // one resize at a time; locked before mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a read ended, or slots were freed
   std::unique_ptr<EvictionPolicy> policy_;
   std::vector<Slot> slots_;
-  std::vector<int32_t> free_;
+  std::vector<int32_t> free_;  // of open segments; taken from the back, touched ones there
+  std::vector<Segment> segments_;
+  std::vector<bool> touched_;  // [slots]
+  int64_t num_touched_ = 0;
+  int64_t num_open_ = 0;  // segments
+  int64_t least_slots_ = 0;
   std::deque<int32_t> reserved_;       // reads not yet submitted, in order
   std::vector<int32_t> slot_of_;       // [num_layers, num_experts], -1: in no slot
   std::vector<int64_t> num_admitted_;  // [shares]

@@ -94,6 +94,8 @@ struct ExpertCounters {
   int64_t preloaded = 0;           // experts whose read began before anyone asked, for earlier runs
   int64_t ahead_reads = 0;         // reads begun because a layer will probably ask
   int64_t ahead_hits = 0;          // of them, asked for in time
+  int64_t shrinks = 0;             // the capacity was lowered while the store was open
+  int64_t grows = 0;               // and raised again
 };
 
 // Thread-safe, except that one layer computation at a time uses a source (moe_forward sees to it).
@@ -104,7 +106,7 @@ class ExpertSource {
   virtual int64_t num_layers() const noexcept = 0;
   virtual const SfiGeometry& geometry() const noexcept = 0;  // of every layer but for `layer`
 
-  // The most experts that one lease can hold.
+  // The most experts that one lease can hold now.
   virtual int64_t max_lease() const noexcept = 0;
 
   // Tells what the router chose: topk_ids [num_tokens, k], ascending in each row. Before the first
@@ -119,7 +121,8 @@ class ExpertSource {
   virtual bool wants_advice() const = 0;
   virtual void prefetch(int32_t layer, std::span<const int32_t> experts) = 0;
 
-  // Leases all of experts (ascending, at most max_lease) or throws; sleeps until there is room.
+  // Leases all of experts (ascending, at most max_lease) or throws; sleeps until there is room. If
+  // max_lease has been lowered meanwhile, the lease holds only so many, the first; its size tells.
   virtual ExpertLease acquire(int32_t layer, std::span<const int32_t> experts) = 0;
   // The same, but gives an empty lease where it would have to sleep.
   virtual ExpertLease try_acquire(int32_t layer, std::span<const int32_t> experts) = 0;

@@ -25,7 +25,7 @@ class StreamingSource final : public ExpertSource {
 
   int64_t num_layers() const noexcept override { return static_cast<int64_t>(files_.paths.size()); }
   const SfiGeometry& geometry() const noexcept override { return files_.headers.front().geometry; }
-  int64_t max_lease() const noexcept override { return cache_->layout().max_lease; }
+  int64_t max_lease() const noexcept override { return cache_->max_lease(); }
   void observe(int32_t layer, std::span<const int32_t> topk_ids, int64_t k) override;
   void read_ahead(int32_t layer, std::span<const int32_t> experts) override {
     cache_->read_ahead(layer, experts);
@@ -43,6 +43,9 @@ class StreamingSource final : public ExpertSource {
   int64_t active_leases() const noexcept override { return cache_->active_leases(); }
   ExpertCounters counters() const override { return cache_->counters(); }
 
+  // ExpertCache::resize; the most is what the options say.
+  int64_t resize(int64_t capacity_bytes);
+
   ExpertCache& cache() noexcept { return *cache_; }
   const ReadEngine& engine() const noexcept { return *engine_; }
   bool is_direct() const;  // every file is read past the page cache
@@ -51,6 +54,7 @@ class StreamingSource final : public ExpertSource {
   ExpertFiles files_;
   std::shared_ptr<ReadEngine> engine_;
   std::vector<int> file_ids_;
+  CacheRequest request_;
   std::unique_ptr<ExpertCache> cache_;
 };
 

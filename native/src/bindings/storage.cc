@@ -223,7 +223,17 @@ void bind_sources(nb::module_& m) {
       .def_ro("read_flight_seconds", &ExpertCounters::read_flight_seconds)
       .def_ro("preloaded", &ExpertCounters::preloaded)
       .def_ro("ahead_reads", &ExpertCounters::ahead_reads)
-      .def_ro("ahead_hits", &ExpertCounters::ahead_hits);
+      .def_ro("ahead_hits", &ExpertCounters::ahead_hits)
+      .def_ro("shrinks", &ExpertCounters::shrinks)
+      .def_ro("grows", &ExpertCounters::grows);
+  nb::class_<ArenaUse>(m, "ArenaUse", "How much of an arena is in use, in bytes.")
+      .def_ro("full", &ArenaUse::full)
+      .def_ro("allowed", &ArenaUse::allowed)
+      .def_ro("held", &ArenaUse::held)
+      .def_ro("touched", &ArenaUse::touched)
+      .def_ro("least", &ArenaUse::least)
+      .def_ro("segment", &ArenaUse::segment)
+      .def_ro("open_segments", &ArenaUse::open_segments);
   nb::class_<ExpertSource>(m, "ExpertSource", "Where moe_forward gets experts from.")
       .def_prop_ro("num_layers", &ExpertSource::num_layers)
       .def_prop_ro("num_experts", [](const ExpertSource& s) { return s.geometry().num_experts; })
@@ -262,6 +272,16 @@ void bind_sources(nb::module_& m) {
             return s.cache().cached_in(layer);
           },
           nb::arg("layer"))
+      .def(
+          "resize", &StreamingSource::resize, nb::arg("capacity_bytes"),
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Uses at most so much of the arena from now on, by whole segments; returns how much that "
+          "is. From any thread, also while a layer computes.")
+      .def_prop_ro("arena_use",
+                   [](StreamingSource& s) {
+                     const nb::gil_scoped_release release;  // resize may hold the lock for a while
+                     return s.cache().arena_use();
+                   })
       .def_prop_ro("is_direct", &StreamingSource::is_direct)
       .def_prop_ro("engine", [](StreamingSource& s) { return s.engine().name(); })
       .def("export_heat", &export_heat, "Routing history, [num_layers, num_experts, 2].")

@@ -39,7 +39,8 @@ void unmap_aligned(std::byte* memory, int64_t nbytes) noexcept {
 Arena::Arena(int64_t num_slots, int64_t slot_bytes)
     : num_slots_(num_slots),
       slot_bytes_(slot_bytes),
-      slots_per_segment_(std::max<int64_t>(1, kSegmentBytes / slot_bytes)) {
+      slots_per_segment_(std::max<int64_t>(
+          1, std::min(kSegmentBytes, num_slots * slot_bytes / kFewestSegments) / slot_bytes)) {
   const int64_t num_segments = (num_slots + slots_per_segment_ - 1) / slots_per_segment_;
   segments_.reserve(static_cast<size_t>(num_segments));
   try {
@@ -56,9 +57,14 @@ Arena::~Arena() {
   for (size_t i = 0; i < segments_.size(); ++i) unmap_aligned(segments_[i], segment_bytes(i));
 }
 
+void Arena::give_back(int64_t segment) noexcept {
+  const auto at = static_cast<size_t>(segment);
+  const auto size = static_cast<size_t>(round_up(segment_bytes(at), kSfiAlignment));
+  (void)::madvise(segments_[at], size, MADV_DONTNEED);
+}
+
 int64_t Arena::segment_bytes(size_t segment) const noexcept {
-  const int64_t first = static_cast<int64_t>(segment) * slots_per_segment_;
-  return std::min(slots_per_segment_, num_slots_ - first) * slot_bytes_;
+  return num_slots_in(static_cast<int64_t>(segment)) * slot_bytes_;
 }
 
 }  // namespace sparseflow

@@ -45,7 +45,7 @@ class Waiting {
   using enum SlotState;
   switch (from) {
     case kEmpty:
-      return to == kReserved || to == kAhead;
+      return to == kReserved || to == kAhead || to == kReady || to == kRetired;
     case kReserved:
       return to == kLoading || to == kEmpty;
     case kLoading:
@@ -62,6 +62,8 @@ class Waiting {
       return to == kLoading || to == kReady || to == kSpare || to == kEmpty;
     case kSpare:
       return to == kLeased || to == kEmpty;
+    case kRetired:
+      return to == kEmpty;
   }
   return false;
 }
@@ -74,7 +76,8 @@ ExpertCache::ExpertCache(const ExpertFiles& files, std::vector<int> file_ids, Re
       geometry_(files.headers.front().geometry),
       file_ids_(std::move(file_ids)),
       engine_(engine),
-      layout_(std::move(layout)),
+      full_(std::move(layout)),
+      layout_(full_),
       arena_(layout_.num_slots, layout_.slot_bytes),
       policy_(std::move(policy)),
       slots_(static_cast<size_t>(layout_.num_slots)),
@@ -84,6 +87,10 @@ ExpertCache::ExpertCache(const ExpertFiles& files, std::vector<int> file_ids, Re
       num_coming_(layout_.layer_capacity.size(), 0),
       expected_(static_cast<size_t>(geometry_.num_experts), false),
       layer_reads_(files.headers.size(), 0) {
+  segments_.resize(static_cast<size_t>(arena_.num_segments()));
+  touched_.assign(slots_.size(), false);
+  num_open_ = arena_.num_segments();
+  least_slots_ = layout_.num_slots;
   free_.reserve(slots_.size());
   for (auto slot = static_cast<int32_t>(slots_.size()); slot-- > 0;) free_.push_back(slot);
 }
@@ -144,14 +151,18 @@ int64_t ExpertCache::count_misses(int32_t layer, std::span<const int32_t> expert
 
 ExpertLease ExpertCache::acquire(int32_t layer, std::span<const int32_t> experts, bool wait) {
   const auto count = static_cast<int64_t>(experts.size());
-  if (count > layout_.max_lease) {
+  if (count > full_.max_lease) {
     throw BudgetError("a lease of " + std::to_string(count) +
-                          " experts: this cache holds at most " +
-                          std::to_string(layout_.max_lease) + " at a time",
-                      count * layout_.slot_bytes, layout_.max_lease * layout_.slot_bytes);
+                          " experts: this cache holds at most " + std::to_string(full_.max_lease) +
+                          " at a time",
+                      count * full_.slot_bytes, full_.max_lease * full_.slot_bytes);
   }
   std::unique_lock lock(mutex_);
-  const auto has_room = [&] { return make_room(layer, experts, wait); };
+  const std::span<const int32_t> wanted = experts;
+  const auto has_room = [&] {
+    experts = wanted.first(static_cast<size_t>(std::min(count, layout_.max_lease)));
+    return make_room(layer, experts, wait);
+  };
   if (!has_room()) {
     if (!wait) return {};
     const Waiting waiting(counters_);
@@ -188,9 +199,8 @@ int32_t ExpertCache::lease_one(ExpertKey key) {
   if (key.layer == expected_layer_) expected_[static_cast<size_t>(key.expert)] = false;
   const int32_t cached = slot_of_[index(key)];
   if (cached >= 0) return lease_cached(cached);
-  const int32_t found = free_.back();
+  const int32_t found = take_free();
   reserved_.push_back(found);
-  free_.pop_back();
   slot_of_[index(key)] = found;
   Slot& slot = slots_[static_cast<size_t>(found)];
   set_state(slot, SlotState::kReserved);
@@ -198,6 +208,14 @@ int32_t ExpertCache::lease_one(ExpertKey key) {
   slot.num_leases = 1;
   ++counters_.misses;
   return found;
+}
+
+int32_t ExpertCache::take_free() noexcept {
+  const int32_t taken = free_.back();
+  free_.pop_back();
+  if (!touched_[static_cast<size_t>(taken)]) ++num_touched_;
+  touched_[static_cast<size_t>(taken)] = true;
+  return taken;
 }
 
 int32_t ExpertCache::lease_cached(int32_t which) {
@@ -267,7 +285,7 @@ bool ExpertCache::has_room() const {
 // Slots that no lease needs, nor the layer that computes to fill its share: other layers have not
 // filled theirs yet.
 bool ExpertCache::has_loose_slots() const noexcept {
-  const int64_t wanted = expected_layer_ >= 0 ? room_of(expected_layer_) : 0;
+  const int64_t wanted = expected_layer_ >= 0 ? std::max<int64_t>(0, room_of(expected_layer_)) : 0;
   return static_cast<int64_t>(free_.size()) > layout_.num_transient + wanted;
 }
 
@@ -331,8 +349,7 @@ int32_t ExpertCache::take_background() {
     if (errand == Errand::kPrompt && !has_loose_slots()) return -1;
     background_.pop_front();
     if (slot_of_[index(key)] >= 0 || (errand == Errand::kHeat && !is_kept)) continue;
-    const int32_t taken = free_.back();
-    free_.pop_back();
+    const int32_t taken = take_free();
     slot_of_[index(key)] = taken;
     Slot& slot = slots_[static_cast<size_t>(taken)];
     set_state(slot, SlotState::kAhead);
@@ -418,6 +435,7 @@ void ExpertCache::end_background(int32_t which, bool failed) noexcept {
   const bool is_guess = slot.errand == Errand::kGuess;
   --num_ahead_;
   if (!is_guess) --num_coming_[at];
+  failed = failed || is_closing(which);
   if (!failed && !is_guess && room_of(slot.key.layer) > 0) {
     slot.is_admitted = true;
     ++num_admitted_[at];
@@ -482,10 +500,7 @@ void ExpertCache::release(int32_t, std::vector<LeasedExpert>&& experts) noexcept
   // First all returns, then admissions: what this lease held must count as evictable, or protected,
   // but not as leased.
   for (const LeasedExpert& leased : experts) unlease(leased.slot);
-  for (const LeasedExpert& leased : experts) {
-    const Slot& slot = slots_[static_cast<size_t>(leased.slot)];
-    if (slot.state == SlotState::kLeased && slot.num_leases == 0) admit(leased.slot);
-  }
+  for (const LeasedExpert& leased : experts) settle(leased.slot);
   experts.clear();
   emptied_.push_back(std::move(experts));
   --active_leases_;
@@ -516,6 +531,33 @@ void ExpertCache::unlease(int32_t which) noexcept {
   }
 }
 
+// What becomes of a slot that nobody leases any more.
+void ExpertCache::settle(int32_t which) noexcept {
+  const Slot& slot = slots_[static_cast<size_t>(which)];
+  const bool is_new = slot.state == SlotState::kLeased && slot.num_leases == 0;
+  if (!is_new && slot.state != SlotState::kReady) return;
+  if (is_closing(which)) {
+    forget(which);
+  } else if (is_new) {
+    admit(which);
+  } else {
+    // Shares may have been lowered while their experts were leased.
+    const size_t at = share(slot.key.layer);
+    while (slot.state == SlotState::kReady && num_admitted_[at] > layout_.layer_capacity[at]) {
+      forget(find_victim(which));
+    }
+  }
+}
+
+// Gives up an expert that nobody leases.
+void ExpertCache::forget(int32_t which) noexcept {
+  const Slot& slot = slots_[static_cast<size_t>(which)];
+  ++counters_.evictions;
+  slot_of_[index(slot.key)] = -1;
+  if (slot.is_admitted) --num_admitted_[share(slot.key.layer)];
+  empty_slot(which);
+}
+
 // The expert of the smallest score goes, the new one among them: one of the current token gets in
 // unless all others are leased, of the same token, or still to be used.
 void ExpertCache::admit(int32_t which) noexcept {
@@ -523,11 +565,7 @@ void ExpertCache::admit(int32_t which) noexcept {
   int64_t& admitted = num_admitted_[share(slot.key.layer)];
   if (admitted >= layout_.layer_capacity[share(slot.key.layer)]) {
     const int32_t victim = find_victim(which);
-    Slot& given_up = slots_[static_cast<size_t>(victim)];
-    ++counters_.evictions;
-    slot_of_[index(given_up.key)] = -1;
-    if (given_up.is_admitted) --admitted;
-    empty_slot(victim);
+    forget(victim);
     if (victim == which) return;
   }
   slot.is_admitted = true;
@@ -569,7 +607,7 @@ int32_t ExpertCache::find_victim(int32_t newcomer) const noexcept {
       if (const int32_t which = slot_of_[index({layer, expert})]; which >= 0) consider(which);
     }
   } else {
-    for (int32_t which = 0; which < layout_.num_slots; ++which) consider(which);
+    for (size_t which = 0; which < slots_.size(); ++which) consider(static_cast<int32_t>(which));
   }
   return victim;
 }
@@ -578,7 +616,11 @@ void ExpertCache::empty_slot(int32_t which) noexcept {
   Slot& slot = slots_[static_cast<size_t>(which)];
   set_state(slot, SlotState::kEmpty);
   slot = Slot{};
-  free_.push_back(which);
+  if (is_closing(which)) {
+    retire(which);
+  } else {
+    free_.push_back(which);
+  }
 }
 
 std::vector<float> ExpertCache::export_heat() const {
@@ -633,6 +675,16 @@ std::vector<int32_t> ExpertCache::cached_in(int32_t layer) const {
   return experts;
 }
 
+CacheLayout ExpertCache::layout() const {
+  const std::lock_guard lock(mutex_);
+  return layout_;
+}
+
+int64_t ExpertCache::max_lease() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return layout_.max_lease;
+}
+
 void ExpertCache::check_invariants() const {
   const auto require = [](bool condition, const char* what) {
     if (!condition) throw std::logic_error(std::string("expert cache: ") + what);
@@ -644,8 +696,12 @@ void ExpertCache::check_invariants() const {
   int64_t num_reserved = 0;
   int64_t num_ahead = 0;
   int64_t num_spare = 0;
+  int64_t num_touched = 0;
+  std::vector<int64_t> ready(num_admitted_.size(), 0);
+  std::vector<int64_t> retired(segments_.size(), 0);
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
+    num_touched += touched_[i];
     num_empty += slot.state == SlotState::kEmpty;
     num_reserved += slot.state == SlotState::kReserved;
     num_ahead += slot.state == SlotState::kAhead;
@@ -654,6 +710,12 @@ void ExpertCache::check_invariants() const {
                    slot.state == SlotState::kAhead;
     if (slot.state == SlotState::kEmpty) {
       require(slot.num_leases == 0 && !slot.is_admitted, "an empty slot is leased or admitted");
+      require(!is_closing(static_cast<int32_t>(i)), "an empty slot of a closing segment");
+      continue;
+    }
+    if (slot.state == SlotState::kRetired) {
+      require(slot.num_leases == 0 && !slot.is_admitted, "a retired slot is leased or admitted");
+      ++retired[static_cast<size_t>(arena_.segment_of(static_cast<int64_t>(i)))];
       continue;
     }
     const bool is_mapped = slot_of_[index(slot.key)] == static_cast<int32_t>(i);
@@ -663,17 +725,32 @@ void ExpertCache::check_invariants() const {
     require(is_idle == (slot.num_leases == 0), "leases of a slot and its state disagree");
     require(slot.state != SlotState::kReady || slot.is_admitted, "a ready slot is not admitted");
     if (slot.is_admitted) ++admitted[share(slot.key.layer)];
+    if (slot.state == SlotState::kReady) ++ready[share(slot.key.layer)];
   }
   require(num_empty == static_cast<int64_t>(free_.size()), "the free list is wrong");
   require(num_reserved == static_cast<int64_t>(reserved_.size()), "the list of reads is wrong");
   require(num_reading == num_in_flight_, "reads in flight are miscounted");
   require(num_ahead == num_ahead_, "background reads are miscounted");
   require(num_spare == static_cast<int64_t>(spares_.size()), "the list of spares is wrong");
-  require(num_in_flight_ <= layout_.queue_depth, "more reads in flight than the queue depth");
+  // A lower depth or a smaller share holds for what begins or comes back after it was set.
+  require(num_in_flight_ <= full_.queue_depth, "more reads in flight than the queue depth");
   require(admitted == num_admitted_, "admitted experts are miscounted");
+  require(num_touched == num_touched_, "touched slots are miscounted");
   for (size_t i = 0; i < admitted.size(); ++i) {
-    require(admitted[i] <= layout_.layer_capacity[i], "a layer is over its capacity");
+    require((counters_.shrinks > 0 ? ready : admitted)[i] <= layout_.layer_capacity[i],
+            "a layer is over its capacity");
   }
+  int64_t num_open = 0;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    const int64_t num_slots = arena_.num_slots_in(static_cast<int64_t>(i));
+    num_open += segment.state == SegmentState::kOpen;
+    require(retired[i] == segment.num_retired, "retired slots are miscounted");
+    require(segment.state != SegmentState::kOpen || retired[i] == 0, "an open segment is retired");
+    require((segment.state == SegmentState::kClosed) == (retired[i] == num_slots),
+            "a segment is closed too early or too late");
+  }
+  require(num_open == num_open_, "open segments are miscounted");
 }
 
 }  // namespace sparseflow

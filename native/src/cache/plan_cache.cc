@@ -6,7 +6,6 @@
 namespace sparseflow {
 namespace {
 
-constexpr int64_t kMinSlots = 2;  // one expert computes while one is read
 constexpr int64_t kMinLease =
     8;  // where there is room: prefill reads half a lease while the other half multiplies
 

@@ -130,6 +130,7 @@ class Answer:
             f"hit rate {experts.hits / lookups:.1%}" if lookups else "hit rate -",
             f"read {format_bytes(experts.bytes_read)}",
             *([f"preloaded {experts.preloaded}"] if experts.preloaded else []),
+            *([f"cache shrunk to {format_bytes(experts.least_bytes)}"] if experts.shrinks else []),
             f"leases {stats.active_leases}",
         ]
         return " | ".join(parts)

@@ -167,7 +167,7 @@ class Engine:
             model_type=loaded.model_type,
             store=loaded.config.store,
             active_leases=loaded.store.active_leases,
-            warnings=() if loaded.heat is None else tuple(loaded.heat.warnings),
+            warnings=loaded.warnings,
         )
 
     @property

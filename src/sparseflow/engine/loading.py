@@ -13,9 +13,11 @@ from sparseflow.engine.generation_config import (
     read_sampling_defaults,
     read_stop_ids,
 )
+from sparseflow.engine.watcher import PressureWatcher
 from sparseflow.experts.create import create_store
 from sparseflow.experts.heat import HeatFile, open_heat_file
 from sparseflow.experts.store import ExpertStore
+from sparseflow.experts.streaming import StreamingStore
 from sparseflow.host.cpu import default_threads
 from sparseflow.layers.weights import Progress
 from sparseflow.models.base import Model, ModelParts
@@ -45,8 +47,14 @@ class Loaded:
     generation_defaults: SamplingParams
     heat: HeatFile | None
     """Saved when all is closed."""
+    watcher: PressureWatcher | None
     opened: ExitStack
-    """Saves the heat, closes the store and the container."""
+    """Saves the heat, ends the watch, closes the store and the container."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What went wrong beside the work."""
+        return tuple(w for part in (self.heat, self.watcher) if part for w in part.warnings)
 
 
 def load(
@@ -79,6 +87,10 @@ def load(
         kv_format: KVFormat = "float32" if manifest.recipe == "bf16" else "float16"
         parts = ModelParts(container, runtime, store, kv_format, progress, config.lookahead)
         model = create_model(manifest.model_type, parts)
+        watcher = None
+        if isinstance(store, StreamingStore) and config.watch_pressure:
+            watcher = PressureWatcher(store)
+            opened.callback(watcher.close)
         # Last, so that the reads in the background do not slow down those of the dense weights.
         heat = open_heat_file(config.heat_dir, directory, config.policy, store)
         if heat is not None:
@@ -99,5 +111,6 @@ def load(
             stop_ids=read_stop_ids(generation_config, container.config),
             generation_defaults=read_sampling_defaults(generation_config),
             heat=heat,
+            watcher=watcher,
             opened=opened.pop_all(),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sparseflow.experts.store import ExpertStore, StoreSize
+from sparseflow.experts.store import ExpertStore, Source, StoreSize
 from sparseflow.native import _ext
 
 
@@ -38,9 +38,7 @@ class ResidentStore(ExpertStore):
             progress("experts", source.num_layers, source.num_layers)
         super().__init__(runtime, source)
 
-    def _measure(self) -> StoreSize:
-        source = self.source
+    def _measure(self, source: Source) -> StoreSize:
         assert isinstance(source, _ext.ResidentSource)
-        return StoreSize(
-            source.num_layers * source.num_experts, source.resident_bytes, source.resident_bytes
-        )
+        held = source.resident_bytes
+        return StoreSize(source.num_layers * source.num_experts, held, held, held)

@@ -52,7 +52,12 @@ class ExpertStats:
     """Experts that fit into memory."""
     capacity_bytes: int
     resident_bytes: int
-    """Anonymous memory held for experts, whether or not it has been written to."""
+    """Anonymous memory held for experts now, whether or not it has been written to."""
+    least_bytes: int
+    """The least of it that was allowed since the store was opened."""
+    shrinks: int
+    """How often it was lowered for others who needed the memory."""
+    grows: int
 
     @property
     def hit_rate(self) -> float:
@@ -71,11 +76,12 @@ Source = _ext.ResidentSource | _ext.StreamingSource
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """The last three fields of ExpertStats, which do not change while a store is open."""
+    """Fields of ExpertStats; the last two change where a store can shrink."""
 
     capacity_slots: int
     capacity_bytes: int
     resident_bytes: int
+    least_bytes: int
 
 
 class ExpertStore(ABC):
@@ -89,7 +95,6 @@ class ExpertStore(ABC):
         """Set by those who count what the routers choose; None: nobody."""
         self._runtime = runtime
         self._source: Source | None = source
-        self._size = self._measure()
         self._last = self._read_stats(source)
 
     def compute(
@@ -122,8 +127,8 @@ class ExpertStore(ABC):
         return self._source
 
     @abstractmethod
-    def _measure(self) -> StoreSize:
-        """Sizes of the open store."""
+    def _measure(self, source: Source) -> StoreSize:
+        """Sizes of the open store now."""
 
     def stats(self) -> ExpertStats:
         """Also after close: then the last values."""
@@ -142,7 +147,7 @@ class ExpertStore(ABC):
         self._source = None
 
     def _read_stats(self, source: Source) -> ExpertStats:
-        counters = source.counters
+        counters, size = source.counters, self._measure(source)
         return ExpertStats(
             hits=counters.hits,
             misses=counters.misses,
@@ -160,9 +165,12 @@ class ExpertStore(ABC):
             layer_reads=self._layer_reads(source),
             io=source.engine,
             direct_io=source.is_direct,
-            capacity_slots=self._size.capacity_slots,
-            capacity_bytes=self._size.capacity_bytes,
-            resident_bytes=self._size.resident_bytes,
+            capacity_slots=size.capacity_slots,
+            capacity_bytes=size.capacity_bytes,
+            resident_bytes=size.resident_bytes,
+            least_bytes=size.least_bytes,
+            shrinks=counters.shrinks,
+            grows=counters.grows,
         )
 
     def _layer_reads(self, source: Source) -> tuple[int, ...]:  # noqa: ARG002 - see StreamingStore

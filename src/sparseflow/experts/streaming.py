@@ -13,7 +13,7 @@ from sparseflow.native import _ext
 
 
 class StreamingStore(ExpertStore):
-    """Holds at most `capacity_bytes` of experts, reads in flight included."""
+    """Holds at most `capacity_bytes` of experts, reads in flight included; less where `resize` said so."""
 
     kind = "streaming"
 
@@ -53,6 +53,20 @@ class StreamingStore(ExpertStore):
         assert isinstance(source, _ext.StreamingSource)
         return source
 
+    def resize(self, capacity_bytes: int) -> int:
+        """Holds at most so many bytes from now on, by whole segments of the arena; returns what is allowed then.
+
+        At least two experts, at most what the store was opened with. Memory that is not allowed any more is given back
+        to the system at once, but for experts that are leased or being read: they follow when they are done. From any
+        thread, also while a layer computes; changes what is read, never an output.
+        """
+        return self.source.resize(capacity_bytes)
+
+    @property
+    def arena(self) -> _ext.ArenaUse:
+        """How much memory is allowed, held and written to."""
+        return self.source.arena_use
+
     def export_heat(self) -> NDArray[np.float32]:
         """What was chosen how often and when, [num_layers, num_experts, 2]; for import_heat of the same policy."""
         return self.source.export_heat()
@@ -65,5 +79,8 @@ class StreamingStore(ExpertStore):
         assert isinstance(source, _ext.StreamingSource)
         return tuple(source.layer_reads)
 
-    def _measure(self) -> StoreSize:
-        return StoreSize(self.source.capacity_slots, self._capacity_bytes, self.source.arena_bytes)
+    def _measure(self, source: Source) -> StoreSize:
+        assert isinstance(source, _ext.StreamingSource)
+        arena = source.arena_use
+        slots = arena.full // source.blob_bytes
+        return StoreSize(slots, self._capacity_bytes, arena.held, arena.least)

@@ -81,9 +81,20 @@ def available_memory_bytes(root: Path = ROOT) -> int:
     return memory_facts(root).available_bytes
 
 
+def read_limit(group: Path, version: int) -> int | None:
+    """The lowest limit that a group's files state; None if there is none."""
+    return min((nbytes for nbytes, _ in _limits(group, version)), default=None)
+
+
 def _bounds(group: Path, version: int) -> list[_Bound]:
-    """The limits that a group's files state."""
-    unreclaimable = _unreclaimable(group, version)
+    used = unreclaimable_bytes(group, version)
+    return [
+        _Bound(nbytes, source, max(0, nbytes - used)) for nbytes, source in _limits(group, version)
+    ]
+
+
+def _limits(group: Path, version: int) -> list[tuple[int, Path]]:
+    """The limits that a group's files state, and which file does."""
     found = []
     for name in ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",):
         found.append((read_number(group / name), group / name))
@@ -92,7 +103,7 @@ def _bounds(group: Path, version: int) -> list[_Bound]:
         stat = group / "memory.stat"
         found.append((read_fields(stat).get("hierarchical_memory_limit"), stat))
     return [
-        _Bound(nbytes, source, max(0, nbytes - unreclaimable))
+        (nbytes, source)
         for nbytes, source in found
         if nbytes is not None and 0 <= nbytes < NO_LIMIT
     ]
@@ -112,7 +123,7 @@ def _swap_limit(groups: list[Path], version: int) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _unreclaimable(group: Path, version: int) -> int:
+def unreclaimable_bytes(group: Path, version: int) -> int:
     """A group's usage less the file pages that the kernel drops when memory is wanted."""
     usage = (
         read_number(group / ("memory.current" if version == 2 else "memory.usage_in_bytes")) or 0
