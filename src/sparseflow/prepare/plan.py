@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
+from sparseflow.checkpoint.companions import MAX_COMPANION_BYTES
 from sparseflow.checkpoint.expert_slices import ExpertSlices
 from sparseflow.checkpoint.json_file import read_small_file
 from sparseflow.container.dense_layout import (
@@ -30,7 +31,7 @@ from sparseflow.errors import CheckpointError, ContainerError, UnsupportedError
 from sparseflow.models.registry import memory_needs
 from sparseflow.prepare.dense import check_dense, dense_blocks
 from sparseflow.prepare.expert_layers import expert_blobs
-from sparseflow.prepare.source import MAX_COPIED_BYTES, copied_files, source_identity
+from sparseflow.prepare.source import copied_files, source_identity
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class ContainerPlan:
             self._produce_dense(write)
         else:
             path = self.checkpoint.path / name
-            write(memoryview(read_small_file(path, MAX_COPIED_BYTES, CheckpointError)), 0)
+            write(memoryview(read_small_file(path, MAX_COMPANION_BYTES, CheckpointError)), 0)
 
     def manifest(self, files: dict[str, FileRecord]) -> Manifest:
         """The manifest of the finished container, given the record of every file."""
