@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 _ClientError: type[Exception] = next(
     base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"
 )
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 15.0
 """Without a byte from the hub; then the connection counts as broken."""
 RETRIED_STATUS = (408, 429, *range(500, 600))
 
