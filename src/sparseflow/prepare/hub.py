@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -54,6 +55,7 @@ def prepare_from_hub(
     revision: str | None = None,
     output: Path | None = None,
     keep_checkpoint: bool = False,
+    on_headers: Callable[[Checkpoint], None] | None = None,
     endpoint: str | None = None,
     token: str | None = None,
     patience: Patience | None = None,
@@ -61,7 +63,8 @@ def prepare_from_hub(
     """Writes the container of the hub's model `repo_id` (ORG/NAME) and returns its directory: `output`, else the one
     that `container_path` says.
 
-    `progress` is called with `download` and `prepare`, also from a second thread. With `keep_checkpoint` the checkpoint
+    `progress` is called with `download` and `prepare`, also from a second thread; `on_headers` with the checkpoint, of
+    which nothing but headers can be read, before the first shard is fetched. With `keep_checkpoint` the checkpoint
     stays in `checkpoint_path(output)`; a run that goes on keeps it if the first did. An unfinished container is
     continued at its commit, which `revision` may not contradict; one that is finished at its usual place is returned
     without asking the hub, unless a `revision` is given.
@@ -91,7 +94,11 @@ def prepare_from_hub(
             _check_complete(repo, chosen, workspace)
             return output
         try:
-            _prepare(repo, chosen, workspace, progress, keep_checkpoint=keep_checkpoint)
+            with Checkpoint.open(_fetch(repo, workspace)) as checkpoint:
+                if on_headers is not None:
+                    on_headers(checkpoint)
+                plan = plan_container(checkpoint, chosen)
+                _write(plan, repo, workspace, progress, keep_checkpoint=keep_checkpoint)
         except SparseFlowError as error:
             if workspace.is_fresh and not (workspace.shards or isinstance(error, StorageError)):
                 workspace.discard()
@@ -99,32 +106,37 @@ def prepare_from_hub(
     return output
 
 
-def _prepare(
+def _fetch(repo: HubRepo, workspace: Workspace) -> Path:
+    """The headers of the commit that is worked on, which is remembered first."""
+    with storage_errors(workspace.work, 0, "create"):
+        workspace.work.mkdir(exist_ok=True)
+    pin = {"repo_id": repo.repo_id, "commit": repo.commit}
+    replace_small(workspace.work / PIN_NAME, json.dumps(pin).encode())
+    return fetch_headers(repo, workspace.work / HEADERS_NAME)
+
+
+def _write(
+    plan: ContainerPlan,
     repo: HubRepo,
-    recipe: Recipe,
     workspace: Workspace,
     progress: Progress | None,
     *,
     keep_checkpoint: bool,
 ) -> None:
-    _write_pin(workspace, repo)
     kept = checkpoint_path(workspace.output)
     is_kept = keep_checkpoint or kept.exists()
-    with Checkpoint.open(fetch_headers(repo, workspace.work / HEADERS_NAME)) as checkpoint:
-        plan = plan_container(checkpoint, recipe)
-        order = begin_by_shard(plan, workspace)
-        if is_kept:
-            order = [header.path.name for header in checkpoint.headers]
-        supply = HubShards(
-            repo, checkpoint, kept if is_kept else workspace.work / SHARDS_NAME, is_kept=is_kept
-        )
-        checkpoint.payload = supply.directory
-        _check_room(plan, workspace, supply, order)
-        supply.begin(order, progress)
-        write_by_shard(plan, workspace, supply, order, progress)
-        if is_kept:
-            supply.keep_companions()
-        workspace.finish(plan.manifest(workspace.finished).to_json())
+    order = begin_by_shard(plan, workspace)
+    if is_kept:
+        order = [header.path.name for header in plan.checkpoint.headers]
+    directory = kept if is_kept else workspace.work / SHARDS_NAME
+    supply = HubShards(repo, plan.checkpoint, directory, is_kept=is_kept)
+    _check_room(plan, workspace, supply, order)
+    supply.begin(order, progress)
+    plan.checkpoint.payload = directory
+    write_by_shard(plan, workspace, supply, order, progress)
+    if is_kept:
+        supply.keep_companions()
+    workspace.finish(plan.manifest(workspace.finished).to_json())
 
 
 class HubShards:
@@ -235,10 +247,3 @@ def _read_pin(workspace: Workspace, repo_id: str) -> str | None:
     if not isinstance(commit, str) or not re.fullmatch("[0-9a-f]{40}", commit):
         raise ContainerError(f"{path}: damaged; remove {workspace.output} and prepare again")
     return commit
-
-
-def _write_pin(workspace: Workspace, repo: HubRepo) -> None:
-    with storage_errors(workspace.work, 0, "create"):
-        workspace.work.mkdir(exist_ok=True)
-    pin = {"repo_id": repo.repo_id, "commit": repo.commit}
-    replace_small(workspace.work / PIN_NAME, json.dumps(pin).encode())
