@@ -47,6 +47,8 @@ class Hub:
     directory: Path
     repo_id: str = "org/model"
     commit: str = COMMIT
+    """Of the main branch."""
+    old_commits: set[str] = field(default_factory=set)
     token: str | None = None
     """If given, asked for."""
     bytes_per_second: float | None = None
@@ -57,6 +59,8 @@ class Hub:
     """Bytes of bodies by file."""
     tokens_at_cdn: list[str] = field(default_factory=list)
     url: str = ""
+    cdn_url: str = ""
+    """Another origin, to which no token may be sent."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Facts of single files that are told wrongly."""
@@ -75,7 +79,13 @@ class Hub:
                     return fault
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def find_commit(self, revision: str | None) -> str | None:
+        """The commit that a revision is, None if there is none."""
+        if revision in (None, "main"):
+            return self.commit
+        return revision if revision in {self.commit, *self.old_commits} else None
+
+    def facts(self, commit: str) -> dict[str, Any]:
         """As /api/models/ORG/NAME?blobs=true answers."""
         siblings = []
         for path in sorted(self.directory.iterdir()):
@@ -91,7 +101,7 @@ class Hub:
         return {
             "id": self.repo_id,
             "modelId": self.repo_id,
-            "sha": self.commit,
+            "sha": commit,
             "siblings": siblings,
         }
 
@@ -110,6 +120,7 @@ def _sha256(path: Path) -> str:
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *words: Any) -> None:
         """Nothing: the tests read Hub.requests."""
@@ -131,10 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(("api", None))
         if self._fails("api") or self._is_stranger():
             return
-        if repo != self.hub.repo_id or revision not in (None, "main", self.hub.commit):
+        commit = self.hub.find_commit(revision)
+        if repo != self.hub.repo_id or commit is None:
             self._refuse(404, {"X-Error-Code": "RepoNotFound"})
             return
-        body = json.dumps(self.hub.facts()).encode()
+        body = json.dumps(self.hub.facts(commit)).encode()
         self._begin(200, len(body), {"Content-Type": "application/json"})
         if self.command == "GET":
             self.wfile.write(body)
@@ -148,13 +160,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if (
             not path.is_file()
-            or revision != self.hub.commit
+            or self.hub.find_commit(revision) is None
             or (where not in ("cdn", self.hub.repo_id))
         ):
             self._refuse(404, {"X-Error-Code": "EntryNotFound"})
             return
         if path.suffix == ".safetensors" and not is_cdn:
-            headers = {"Location": f"/cdn/resolve/{revision}/{name}", "X-Repo-Commit": revision,
+            headers = {"Location": f"{self.hub.cdn_url}/cdn/resolve/{revision}/{name}", "X-Repo-Commit": revision,
                        "X-Linked-Size": str(path.stat().st_size), "X-Linked-Etag": f'"{_sha256(path)}"'}  # fmt: skip
             self._begin(302, 0, headers)
             return
@@ -242,6 +254,7 @@ def serve(hub: Hub) -> Iterator[Hub]:
     """Serves until the block ends; `hub.url` is the endpoint."""
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    hub.cdn_url = f"http://localhost:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

@@ -79,7 +79,7 @@ def open_hub(
     answer, CheckpointError if its answer makes no sense.
     """
     api = HfApi(endpoint=endpoint, token=token)
-    endpoint = str(api.endpoint)
+    endpoint = str(api.endpoint).rstrip("/")
     what = f"{endpoint}/{repo_id}"
 
     def ask() -> Any:
