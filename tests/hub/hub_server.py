@@ -38,6 +38,8 @@ class Fault:
     after_bytes: int = 0
     """Of the body, for `drop` and `cut`; the byte of the file that `flip` changes."""
     retry_after: str | None = None
+    skip: int = 0
+    """Requests that go well before."""
 
 
 @dataclass
@@ -74,9 +76,13 @@ class Hub:
         """The next fault of these kinds for that file; it is used up."""
         with self.lock:
             for fault in self.faults:
-                if fault.name == name and fault.kind in kinds and fault.times > 0:
-                    fault.times -= 1
-                    return fault
+                if fault.name != name or fault.kind not in kinds or fault.times == 0:
+                    continue
+                if fault.skip > 0:
+                    fault.skip -= 1
+                    continue
+                fault.times -= 1
+                return fault
         return None
 
     def find_commit(self, revision: str | None) -> str | None:

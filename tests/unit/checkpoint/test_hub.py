@@ -1,4 +1,4 @@
-"""Headers and files from a hub: what may pass is tried again, the rest is one clear error, hostile bytes are refused."""
+"""Headers and files from a hub: what may pass is tried again, the rest is one clear error, hostile bytes refused."""
 
 from __future__ import annotations
 
