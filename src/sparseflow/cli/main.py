@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--traceback" in words[:1]:
             raise
         return _report(error)
-    except KeyboardInterrupt as stop:
-        return _fail(str(stop) or "interrupted", INTERRUPTED_EXIT_CODE)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED_EXIT_CODE)
     finally:
         _flush()
 
@@ -144,7 +144,7 @@ def _report(error: Exception) -> int:
         message = getattr(error, "format_message", error.__str__)()
         return _fail(message, int(getattr(error, "exit_code", USAGE_EXIT_CODE)))
     if isinstance(error, typer.Abort):
-        return _fail(str(error.__cause__ or "interrupted"), INTERRUPTED_EXIT_CODE)
+        return _fail("interrupted", INTERRUPTED_EXIT_CODE)
     if isinstance(error, BrokenPipeError):
         _discard_stdout()
         return 0

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MANIFEST_NAME = "manifest.json"
 LIST = "list"
+INTERRUPTED_EXIT_CODE = 130
 DEFAULT_RECIPE = "int4"
 
 
@@ -60,14 +61,14 @@ def prepare(
     models_dir: ModelsDirOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
-) -> None:
+) -> int:
     """Turn a checkpoint into a container; if interrupted, the same command goes on where it was.
 
     From a hub, one shard after another is downloaded, converted and deleted.
     """
     if recipe == LIST:
         _list_recipes(source, json)
-        return
+        return 0
     hub_name = None if source is None else _hub_name(source)
     if source is None or (output is None and hub_name is None):
         missing = "SOURCE" if source is None else "--output DIR"
@@ -83,7 +84,9 @@ def prepare(
         elif output is not None:
             _prepare(Path(source), output, recipe or DEFAULT_RECIPE, report)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; the same command goes on where it was") from None
+        say("sparseflow: interrupted; the same command goes on where it was")
+        return INTERRUPTED_EXIT_CODE
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
