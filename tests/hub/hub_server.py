@@ -37,7 +37,8 @@ class Fault:
     status: int = 500
     after_bytes: int = 0
     """Of the body, for `drop` and `cut`; the byte of the file that `flip` changes."""
-    retry_after: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of the answer, for `status`."""
     skip: int = 0
     """Requests that go well before."""
 
@@ -224,8 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.hub.take_fault(name, {"status"})
         if fault is None:
             return False
-        headers = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
-        self._refuse(fault.status, headers)
+        self._refuse(fault.status, fault.headers)
         return True
 
     def _is_stranger(self) -> bool:

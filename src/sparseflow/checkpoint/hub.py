@@ -5,6 +5,7 @@ What arrives is judged by the same code as a checkpoint on disk.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,11 +42,13 @@ def fetch_headers(repo: HubRepo, directory: Path) -> Path:
     has_index = INDEX_NAME in repo.files
     names = read_shard_names(directory / INDEX_NAME) if has_index else [SINGLE_NAME]
     files = [repo.get(name) for name in names]
+    stop = threading.Event()
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="headers") as pool:
         try:
-            for done in [pool.submit(_fetch_header, repo, file, directory) for file in files]:
+            for done in [pool.submit(_fetch_header, repo, file, directory, stop) for file in files]:
                 done.result()
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return directory
@@ -73,15 +76,16 @@ def fetch_companions(repo: HubRepo, directory: Path) -> Path:
     return directory
 
 
-def _fetch_header(repo: HubRepo, file: HubFile, directory: Path) -> None:
+def _fetch_header(repo: HubRepo, file: HubFile, directory: Path, stop: threading.Event) -> None:
     """Writes the shard with a hole for its payload. A length field that makes no sense is left to `read_header`."""
     target = directory / file.name
     if target.exists() and target.stat().st_size == file.nbytes:
         return
-    raw = read_range(repo, file, 0, min(file.nbytes, FIRST_HEADER_BYTES)) if file.nbytes else b""
+    first = min(file.nbytes, FIRST_HEADER_BYTES)
+    raw = read_range(repo, file, 0, first, stop) if first else b""
     end = 8 + int.from_bytes(raw[:8], "little")
     if len(raw) < end <= min(file.nbytes, 8 + MAX_HEADER_BYTES):
-        raw += read_range(repo, file, len(raw), end)
+        raw += read_range(repo, file, len(raw), end, stop)
     part = directory / (file.name + ".part")
     with storage_errors(part, 0, "write"), part.open("wb") as out:
         out.write(raw[:end])

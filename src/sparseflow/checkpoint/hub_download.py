@@ -76,14 +76,16 @@ def _append_rest(
                     on_bytes(done)
 
 
-def read_range(repo: HubRepo, file: HubFile, begin: int, end: int) -> bytes:
+def read_range(
+    repo: HubRepo, file: HubFile, begin: int, end: int, stop: threading.Event | None = None
+) -> bytes:
     """The bytes [begin, end) of a file, unchecked. Raises as `download`."""
 
     def attempt() -> bytes:
         with _open(repo, file, begin, end) as pieces:
             return b"".join(pieces)
 
-    return persist(f"{repo}: {file.name}", repo.patience, attempt)
+    return persist(f"{repo}: {file.name}", repo.patience, attempt, stop)
 
 
 def find_damage(file: HubFile, path: Path, stop: threading.Event | None = None) -> str | None:

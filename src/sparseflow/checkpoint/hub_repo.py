@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,8 @@ from sparseflow.errors import CheckpointError, ConfigError, SparseFlowError, Sto
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_FILE_BYTES = 1 << 50
+FIRST_TRIES = 3
+"""Of the first question, while somebody waits and the name may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,9 @@ def open_hub(
             )
 
     patience = patience or Patience()
+    first = replace(patience, tries=min(patience.tries, FIRST_TRIES))
     try:
-        info = persist(what, patience, ask)
+        info = persist(what, first, ask)
         files = {file.name: file for file in map(_file, info.siblings or [])}
     except HFValidationError as problem:
         raise ConfigError(f"{repo_id!r} is no name of a model on a hub: {problem}") from None

@@ -5,7 +5,7 @@ The session is huggingface_hub's own, so proxies, certificates and offline mode 
 
 from __future__ import annotations
 
-import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -38,7 +38,8 @@ class Patience:
     first_wait: float = 1.0
     """Seconds after the first failure; twice as many after each further one."""
     longest_wait: float = 60.0
-    """Also of what the hub asks for in Retry-After."""
+    longest_asked: float = 600.0
+    """Of what the hub asks for, which goes before."""
 
 
 class InterruptedTransferError(Exception):
@@ -73,8 +74,9 @@ def persist(
                 raise StorageError(
                     f"{what}: {problem}, {failures} times in a row; try the same command again later"
                 ) from None
-            wait = max(problem.wait, patience.first_wait * 2 ** (failures - 1))
-        if stop.wait(min(wait, patience.longest_wait)):
+            wait = min(patience.first_wait * 2 ** (failures - 1), patience.longest_wait)
+            wait = max(wait, min(problem.wait, patience.longest_asked))
+        if stop.wait(wait):
             raise CancelledError
 
 
@@ -101,7 +103,7 @@ def check_status(
 ) -> None:
     """Raises InterruptedTransferError for a status that may pass, else the error for one that says no."""
     if status in RETRIED_STATUS:
-        raise InterruptedTransferError(f"the hub answered {status}", _retry_after(headers))
+        raise InterruptedTransferError(f"the hub answered {status}", _asked_wait(headers))
     if status >= 400:
         raise status_error(status)
 
@@ -147,10 +149,11 @@ def _cut(pieces: Iterator[bytes], skipped: int, wanted: int) -> Iterator[bytes]:
     raise InterruptedTransferError(f"the connection ended after {wanted - left} of {wanted} bytes")
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that the hub asks to wait; a date is not read."""
-    try:
-        seconds = float(headers.get("Retry-After", ""))
-    except ValueError:
-        return 0.0
-    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
+def _asked_wait(headers: Mapping[str, str]) -> float:
+    """Seconds that the hub asks to wait: Retry-After, or what RateLimit says (`"api";r=0;t=55`). No date is read."""
+    limit = _RATE_LIMIT.search(headers.get("RateLimit", ""))
+    text = headers.get("Retry-After", "0") if limit is None else limit[1]
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d*)?", text) else 0.0
+
+
+_RATE_LIMIT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")

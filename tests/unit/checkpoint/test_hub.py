@@ -103,10 +103,10 @@ def test_one_shard_without_an_index_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("api", "status", times=3, status=503),
-        Fault("api", "status", status=429, retry_after="0"),
+        Fault("api", "status", times=2, status=503),
+        Fault("api", "status", status=429, headers={"Retry-After": "0"}),
         Fault(SHARD, "status", times=3, status=500),
-        Fault(SHARD, "status", status=429, retry_after="nonsense"),
+        Fault(SHARD, "status", status=429, headers={"Retry-After": "nonsense"}),
         Fault(SHARD, "drop", times=3, after_bytes=5),
         Fault(SHARD, "ignore-range", times=9),
         Fault("config.json", "drop", times=2, after_bytes=50),
@@ -162,11 +162,25 @@ def test_wrong_bytes_are_fetched_again_and_named_if_they_stay_wrong(
     assert not (tmp_path / "y").exists()
 
 
-def test_the_wait_that_the_hub_asks_for_is_kept(hub: Hub) -> None:
-    hub.faults = [Fault("api", "status", status=429, retry_after="0.3")]
+@pytest.mark.parametrize(
+    "headers", [{"Retry-After": "1"}, {"RateLimit": '"api";r=0;t=1'}], ids=["after", "limit"]
+)
+def test_the_wait_that_the_hub_asks_for_is_kept(hub: Hub, headers: dict[str, str]) -> None:
+    hub.faults = [Fault("api", "status", status=429, headers=headers)]
     begin = time.monotonic()
     opened(hub)
-    assert time.monotonic() - begin >= 0.3
+    assert time.monotonic() - begin >= 1
+
+
+def test_the_wait_that_the_hub_asks_for_has_an_end(hub: Hub) -> None:
+    hub.faults = [Fault("api", "status", status=429, headers={"Retry-After": "999999"})]
+    open_hub(hub.repo_id, endpoint=hub.url, patience=Patience(longest_asked=0.01, first_wait=0.01))
+
+
+def test_offline_mode_is_kept(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
+        opened(hub)
 
 
 @pytest.mark.parametrize("kind", ["status", "drop", "cut"])
