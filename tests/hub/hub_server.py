@@ -212,12 +212,15 @@ class _Handler(BaseHTTPRequestHandler):
                     place = fault.after_bytes - position
                     if 0 <= place < len(data):
                         data[place] ^= 0x40
+                        fault = None
                 self.wfile.write(data)
                 position += len(data)
                 with self.hub.lock:
                     self.hub.served[path.name] = self.hub.served.get(path.name, 0) + len(data)
                 if self.hub.bytes_per_second is not None:
                     time.sleep(len(data) / self.hub.bytes_per_second)
+        if fault is not None and fault.kind == "flip":
+            fault.times += 1  # the client was gone before that byte
         if last < end:
             self.close_connection = True
 

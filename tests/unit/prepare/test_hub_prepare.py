@@ -196,6 +196,7 @@ def test_a_lost_temporary_file_is_made_again(
     parts = sorted((tmp_path / "m/org--model--int4/.prepare").glob("*.s*"))
     assert parts
     parts[-1].unlink()
+    (tmp_path / "m/org--model--int4/config.json").unlink()
     assert contents(take(hub, tmp_path / "m")) == reference
 
 
