@@ -57,6 +57,8 @@ class Checkpoint:
         self.dimensions: dict[str, int] = self.family.dimensions(config)
         self.tensors: dict[str, CheckpointTensor] = {}
         self._by_canonical: dict[str, CheckpointTensor] = {}
+        self.payload: Path | None = None
+        """Where the bytes of the shards lie, if not in the files that the headers were read from."""
         self._descriptors: dict[Path, int] = {}
         self._opening = threading.Lock()
         for header in headers:
@@ -127,6 +129,8 @@ class Checkpoint:
         Any number of threads may read. Raises StorageError if the read fails and CheckpointError if
         the file ends before the buffer is full.
         """
+        if self.payload is not None:
+            file = self.payload / file.name
         with self._opening, storage_errors(file, 0, "open"):
             descriptor = self._descriptors.get(file)
             if descriptor is None:

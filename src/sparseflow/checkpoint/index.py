@@ -32,9 +32,20 @@ def read_shard_headers(directory: Path) -> list[Header]:
             )
         return [read_header(directory / SINGLE_NAME)]
     weight_map = _read_weight_map(index)
-    headers = [read_header(directory / shard) for shard in sorted(set(weight_map.values()))]
+    headers = [read_header(directory / shard) for shard in _in_order(weight_map)]
     _check_agreement(index, weight_map, headers)
     return headers
+
+
+def read_shard_names(index: Path) -> list[str]:
+    """The shards that an index names, in order: plain file names. Raises CheckpointError as
+    `read_shard_headers` does.
+    """
+    return _in_order(_read_weight_map(index))
+
+
+def _in_order(weight_map: dict[str, str]) -> list[str]:
+    return sorted(set(weight_map.values()))
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:

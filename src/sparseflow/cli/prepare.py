@@ -2,95 +2,193 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparseflow.cli.console import progress_bars, say, show_table, write_json
-from sparseflow.cli.options import JsonOption, QuietOption
+from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption, places
 from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
 
 if TYPE_CHECKING:
+    from sparseflow.container.hub_names import HubName
     from sparseflow.container.summary import RecipeLine
 
-
+MANIFEST_NAME = "manifest.json"
 LIST = "list"
+INTERRUPTED_EXIT_CODE = 130
+DEFAULT_RECIPE = "int4"
 
 
 def prepare(
     source: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            metavar="SOURCE", help="The directory of a safetensors checkpoint.", show_default=False
+            metavar="SOURCE",
+            help="The directory of a safetensors checkpoint, or ORG/NAME or ORG/NAME@REVISION on a hub.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="The container's directory.", show_default=False
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="The container's directory. Default for a hub's model: one in the models directory.",
+            show_default=False,
         ),
     ] = None,
     recipe: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="[bf16|int8|int4|int4-small]",
-            help="Formats of the weights; alone it lists what each recipe means, for SOURCE if that is given.",
+            help="Formats of the weights; alone it lists what each recipe means, for SOURCE if that is given."
+            " Default: int4.",
+            show_default=False,
         ),
-    ] = "int4",
+    ] = None,
+    keep_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--keep-checkpoint",
+            help="Keep what is downloaded, in a directory beside the container: its name and .checkpoint.",
+        ),
+    ] = False,
+    models_dir: ModelsDirOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
-) -> None:
-    """Turn a checkpoint into a container; if interrupted, the same command goes on where it was."""
+) -> int:
+    """Turn a checkpoint into a container; if interrupted, the same command goes on where it was.
+
+    From a hub, one shard after another is downloaded, converted and deleted.
+    """
     if recipe == LIST:
         _list_recipes(source, json)
-        return
-    if source is None or output is None:
+        return 0
+    hub_name = None if source is None else _hub_name(source)
+    if source is None or (output is None and hub_name is None):
         missing = "SOURCE" if source is None else "--output DIR"
         raise ConfigError(f"prepare needs {missing}; or --recipe alone, which lists the recipes")
-    _prepare(source, output, recipe, json, quiet=quiet)
+    report = _Report(json, quiet)
+    try:
+        if hub_name is not None:
+            recipe = _choose_recipe(hub_name, recipe)
+            where = places(models_dir).models_dir
+            _prepare_from_hub(hub_name, where, output, recipe, report, keep=keep_checkpoint)
+        elif keep_checkpoint:
+            raise ConfigError(f"--keep-checkpoint is for a hub's model; {source} stays as it is")
+        elif output is not None:
+            _prepare(Path(source), output, recipe or DEFAULT_RECIPE, report)
+    except KeyboardInterrupt:
+        say("sparseflow: interrupted; the same command goes on where it was")
+        return INTERRUPTED_EXIT_CODE
+    return 0
 
 
-def _prepare(source: Path, output: Path, recipe: str, json: str | None, *, quiet: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """Where the outcome is told."""
+
+    json: str | None
+    quiet: bool
+
+    def tell(
+        self, output: Path, recipe: str, left_out: dict[str, list[str]], *, was_complete: bool
+    ) -> None:
+        from sparseflow.checkpoint.summary import collapse_names
+        from sparseflow.container.manifest import read_manifest
+
+        nbytes = sum(record.nbytes for record in read_manifest(output).files.values())
+        if not self.quiet:
+            for tensor_class, names in left_out.items():
+                say(
+                    f"not carried: {len(names)} {tensor_class} tensors: {', '.join(collapse_names(names))}"
+                )
+        if self.json is not None:
+            document = {
+                "container": str(output),
+                "recipe": recipe,
+                "bytes": nbytes,
+                "not_carried": left_out,
+            }
+            write_json(document, self.json)
+        if self.json != "-":
+            verb = "was complete" if was_complete else "written"
+            print(f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}")
+
+
+def _prepare(source: Path, output: Path, recipe: str, report: _Report) -> None:
     from sparseflow.checkpoint.checkpoint import Checkpoint
-    from sparseflow.checkpoint.summary import collapse_names, not_carried
+    from sparseflow.checkpoint.summary import not_carried
 
     with Checkpoint.open(source) as checkpoint:
         left_out = not_carried(checkpoint)
     # A damaged header has been refused by now, without the memory that numerical libraries take.
-    from sparseflow.container.manifest import MANIFEST_NAME, read_manifest
     from sparseflow.prepare.prepare import prepare as prepare_container
 
     was_complete = (output / MANIFEST_NAME).exists()
-    with progress_bars(quiet=quiet, in_bytes=True) as progress:
+    with progress_bars(quiet=report.quiet, in_bytes=True) as progress:
         prepare_container(source, output, recipe, progress)
-    nbytes = sum(record.nbytes for record in read_manifest(output).files.values())
-    if not quiet:
-        for tensor_class, names in left_out.items():
-            say(
-                f"not carried: {len(names)} {tensor_class} tensors: {', '.join(collapse_names(names))}"
-            )
-    if json is not None:
-        document = {
-            "container": str(output),
-            "recipe": recipe,
-            "bytes": nbytes,
-            "not_carried": left_out,
-        }
-        write_json(document, json)
-    if json != "-":
-        verb = "was complete" if was_complete else "written"
-        print(f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}")
+    report.tell(output, recipe, left_out, was_complete=was_complete)
 
 
-def _list_recipes(source: Path | None, json: str | None) -> None:
+def _prepare_from_hub(
+    name: HubName,
+    models_dir: Path,
+    output: Path | None,
+    recipe: str,
+    report: _Report,
+    *,
+    keep: bool,
+) -> None:
+    from sparseflow.checkpoint.summary import not_carried
+    from sparseflow.container.hub_names import checkpoint_path, container_path
+    from sparseflow.prepare.hub import prepare_from_hub
+
+    output = output or container_path(models_dir, name.repo_id, recipe)
+    was_complete = (output / MANIFEST_NAME).exists()
+    left_out: dict[str, list[str]] = {}
+    with progress_bars(quiet=report.quiet, in_bytes=True) as progress:
+        prepare_from_hub(
+            name.repo_id,
+            models_dir,
+            recipe,
+            progress,
+            revision=name.revision,
+            output=output,
+            keep_checkpoint=keep,
+            on_headers=lambda checkpoint: left_out.update(not_carried(checkpoint)),
+        )
+    report.tell(output, recipe, left_out, was_complete=was_complete)
+    if not report.quiet and checkpoint_path(output).exists():
+        say(f"checkpoint kept in {checkpoint_path(output)}")
+
+
+def _hub_name(source: str) -> HubName | None:
+    """The hub's model that a SOURCE means, None for a directory."""
+    from sparseflow.container.hub_names import parse_hub_name
+
+    return None if Path(source).exists() else parse_hub_name(source)
+
+
+def _choose_recipe(name: HubName, recipe: str | None) -> str:
+    if recipe is not None and name.recipe not in (None, recipe):
+        raise ConfigError(f"{name.repo_id}:{name.recipe} or --recipe {recipe}: which one?")
+    return recipe or name.recipe or DEFAULT_RECIPE
+
+
+def _list_recipes(source: str | None, json: str | None) -> None:
     from sparseflow.checkpoint.model_config import read_text_config
     from sparseflow.container.summary import recipe_lines
     from sparseflow.errors import CheckpointError
 
-    config = None if source is None else read_text_config(source, CheckpointError)
+    if source is not None and _hub_name(source) is not None:
+        raise ConfigError(f"{source}: no such directory; sizes are listed for a checkpoint on disk")
+    config = None if source is None else read_text_config(Path(source), CheckpointError)
     lines = recipe_lines(config)
     if json is not None:
         write_json({"recipes": [asdict(line) for line in lines]}, json)

@@ -26,19 +26,44 @@ def expert_blobs(
     blob = np.zeros(layout.blob_bytes, np.uint8)
     last = layout.num_experts - 1
     now = 0
-    work = _all_rows(slices, layout)
-    converted = map_in_order(lambda item: (*item, item[2].convert(checkpoint)), work)
-    for expert, projection, rows, parts in converted:
+    for expert, offset, data in _pieces(checkpoint, layout, _all_rows(slices, layout)):
         if expert != now:
             yield blob
             now = expert
+        blob[offset : offset + data.nbytes] = data
+    assert now == last
+    yield blob
+
+
+def expert_pieces(
+    checkpoint: Checkpoint, slices: ExpertSlices, layout: SfiLayout, shard: str
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """What the shard of that file name holds of the experts of `layout.layer`: bytes, and their place in the .sfi file.
+    Raises as `expert_blobs`.
+    """
+    work = (item for item in _all_rows(slices, layout) if item[2].matrix.file.name == shard)
+    for expert, offset, data in _pieces(checkpoint, layout, work):
+        yield layout.blob_offset(expert) + offset, data
+
+
+def expert_shards(slices: ExpertSlices, layer: int) -> set[str]:
+    """File names of the shards that the experts of a layer lie in."""
+    return {
+        part.file.name for expert in range(slices.num_experts) for part in slices.get(layer, expert)
+    }
+
+
+def _pieces(
+    checkpoint: Checkpoint, layout: SfiLayout, work: Iterator[tuple[int, int, Rows]]
+) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
+    """(expert, place in its blob, bytes)."""
+    converted = map_in_order(lambda item: (*item, item[2].convert(checkpoint)), work)
+    for expert, projection, rows, parts in converted:
         for (offset, nbytes), begin, data in zip(
             layout.sections[2 * projection :], rows.offsets, parts, strict=False
         ):
             assert begin + data.nbytes <= nbytes
-            blob[offset + begin : offset + begin + data.nbytes] = data
-    assert now == last
-    yield blob
+            yield expert, offset + begin, data
 
 
 def _all_rows(slices: ExpertSlices, layout: SfiLayout) -> Iterator[tuple[int, int, Rows]]:

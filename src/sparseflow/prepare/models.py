@@ -8,9 +8,10 @@ from pathlib import Path
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
 from sparseflow.checkpoint.index import holds_weights
+from sparseflow.container.hub_names import HubName, container_path, parse_hub_name
 from sparseflow.container.manifest import FORMAT_VERSION, MANIFEST_NAME
-from sparseflow.container.recipes import DEFAULT_RECIPE, get_recipe
-from sparseflow.errors import ConfigError, ContainerError, UnsupportedError
+from sparseflow.container.recipes import DEFAULT_RECIPE, RECIPES, get_recipe
+from sparseflow.errors import ConfigError, ContainerError
 from sparseflow.prepare.prepare import Progress, prepare
 from sparseflow.prepare.source import copied_files, source_identity
 
@@ -24,11 +25,11 @@ def resolve_model(
     recipe: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """The container that `name` means: an existing path, `demo` or `demo:RECIPE`, or a name in `models_dir`.
+    """The container that `name` means: an existing path, `demo` or `demo:RECIPE`, a name in `models_dir`, or a hub's
+    model ORG/NAME or ORG/NAME:RECIPE that has been prepared.
 
-    `recipe` is for the demo, whose name may say another. Raises ConfigError if there is no such model or it is a
-    checkpoint that has to be prepared first, ContainerError if a directory is neither, UnsupportedError for ORG/NAME
-    on a hub.
+    `recipe` is for names that do not say one. Raises ConfigError if there is no such model or it is a checkpoint, or on
+    a hub, and has to be prepared first; ContainerError if a directory is neither.
     """
     path = Path(name)
     if path.exists():
@@ -38,16 +39,9 @@ def resolve_model(
         return _demo_container(cache_dir, named_recipe or recipe or DEFAULT_RECIPE, progress)
     if name and not path.is_absolute() and ".." not in path.parts and (models_dir / name).is_dir():
         return _as_container(models_dir / name)
-    if (
-        name.count("/") == 1
-        and all(name.split("/"))
-        and " " not in name
-        and not name.startswith(".")
-    ):
-        raise UnsupportedError(
-            f"no model {name!r} here, and models are not fetched from a hub yet; download its checkpoint, then:"
-            " sparseflow prepare DIRECTORY --output CONTAINER"
-        )
+    hub_name = parse_hub_name(name)
+    if hub_name is not None:
+        return _hub_container(hub_name, models_dir, hub_name.recipe or recipe)
     raise ConfigError(f"no model {name!r}; did you mean: sparseflow run demo {name!r}")
 
 
@@ -61,6 +55,29 @@ def _as_container(path: Path) -> Path:
             f"{path}: no {MANIFEST_NAME}; not a container, or one whose `prepare` has not ended"
         )
     return path
+
+
+def _hub_container(name: HubName, models_dir: Path, recipe: str | None) -> Path:
+    prepared = {
+        known: path
+        for known in RECIPES
+        if (path := container_path(models_dir, name.repo_id, known))
+        .joinpath(MANIFEST_NAME)
+        .is_file()
+    }
+    if recipe is None and len(prepared) == 1:
+        return next(iter(prepared.values()))
+    wanted = get_recipe(recipe or DEFAULT_RECIPE).name
+    if wanted in prepared:
+        return prepared[wanted]
+    if recipe is None and prepared:
+        names = ", ".join(f"{name.repo_id}:{known}" for known in prepared)
+        raise ConfigError(f"{name.repo_id}: several recipes are prepared: {names}; name one")
+    revision = "" if name.revision is None else f"@{name.revision}"
+    raise ConfigError(
+        f"no model {name.repo_id!r} ({wanted}) here; if a hub has it, first: sparseflow prepare"
+        f" {name.repo_id}{revision} --recipe {wanted}"
+    )
 
 
 def _demo_container(cache_dir: Path, recipe: str, progress: Progress | None) -> Path:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
+from sparseflow.checkpoint.companions import MAX_COMPANION_BYTES
 from sparseflow.checkpoint.expert_slices import ExpertSlices
 from sparseflow.checkpoint.json_file import read_small_file
 from sparseflow.container.dense_layout import (
@@ -25,12 +26,12 @@ from sparseflow.container.manifest import (
 )
 from sparseflow.container.matrix_formats import check_dtype
 from sparseflow.container.recipes import Recipe
-from sparseflow.container.writer import Write, write_layer
+from sparseflow.container.writer import Read, Write, seal_layer, write_layer
 from sparseflow.errors import CheckpointError, ContainerError, UnsupportedError
 from sparseflow.models.registry import memory_needs
 from sparseflow.prepare.dense import check_dense, dense_blocks
-from sparseflow.prepare.expert_layers import expert_blobs
-from sparseflow.prepare.source import MAX_COPIED_BYTES, copied_files, source_identity
+from sparseflow.prepare.expert_layers import expert_blobs, expert_pieces, expert_shards
+from sparseflow.prepare.source import copied_files, source_identity
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,39 @@ class ContainerPlan:
             layout = self.layouts[name]
             write_layer(write, layout, expert_blobs(self.checkpoint, self.slices, layout))
         elif name == DENSE_NAME:
-            self._produce_dense(write)
+            write(memoryview(self._dense_header[0]), 0)
+            self._write_dense(self.dense, write)
         else:
             path = self.checkpoint.path / name
-            write(memoryview(read_small_file(path, MAX_COPIED_BYTES, CheckpointError)), 0)
+            write(memoryview(read_small_file(path, MAX_COMPANION_BYTES, CheckpointError)), 0)
+
+    @cached_property
+    def shards(self) -> dict[str, set[str]]:
+        """File names of the shards that each file is made of; none for files taken over."""
+        experts = {
+            name: expert_shards(self.slices, layout.layer) for name, layout in self.layouts.items()
+        }
+        dense = {self._shard_of(tensor) for tensor in self.dense if tensor.canonical}
+        return {**{name: set() for name in self.copied}, DENSE_NAME: dense, **experts}
+
+    def produce_from(self, shard: str, name: str, write: Write) -> None:
+        """Writes what a shard holds of a file. Raises as `produce`."""
+        if name in self.layouts:
+            layout = self.layouts[name]
+            pieces = expert_pieces(self.checkpoint, self.slices, layout, shard)
+            for offset, data in pieces:
+                write(data.data, offset)
+        else:
+            held = [t for t in self.dense if t.canonical and self._shard_of(t) == shard]
+            self._write_dense(held, write)
+
+    def complete(self, name: str, write: Write, read: Read) -> None:
+        """Writes what no shard holds of a file, once `produce_from` has written what each of its shards does."""
+        if name in self.layouts:
+            seal_layer(read, write, self.layouts[name])
+        else:
+            write(memoryview(self._dense_header[0]), 0)
+            self._write_dense([tensor for tensor in self.dense if not tensor.canonical], write)
 
     def manifest(self, files: dict[str, FileRecord]) -> Manifest:
         """The manifest of the finished container, given the record of every file."""
@@ -94,10 +124,12 @@ class ContainerPlan:
     def _dense_header(self) -> tuple[bytes, dict[str, int], int]:
         return build_dense_header({tensor.name: tensor.record for tensor in self.dense})
 
-    def _produce_dense(self, write: Write) -> None:
-        header, offsets, _ = self._dense_header
-        write(memoryview(header), 0)
-        for block in dense_blocks(self.checkpoint, self.dense):
+    def _shard_of(self, tensor: DenseTensor) -> str:
+        return self.checkpoint.get(tensor.canonical, tensor.source_shape).file.name
+
+    def _write_dense(self, tensors: list[DenseTensor], write: Write) -> None:
+        offsets = self._dense_header[1]
+        for block in dense_blocks(self.checkpoint, tensors):
             write(block.data.data, offsets[block.entry] + block.offset)
 
 

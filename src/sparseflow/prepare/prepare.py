@@ -58,12 +58,12 @@ def prepare(
     opened = nullcontext(source) if isinstance(source, Checkpoint) else Checkpoint.open(source)
     with opened as checkpoint:
         plan = plan_container(checkpoint, chosen)
-        with open_workspace(output, plan.identity, wait=wait) as workspace:
+        with open_workspace(output, wait=wait) as workspace:
             if workspace.is_complete:
-                _check_same(plan, workspace)
+                check_same(plan, workspace)
                 workspace.clean()
                 return output
-            workspace.begin(plan.file_bytes)
+            workspace.begin(plan.identity, plan.file_bytes)
             try:
                 _write_files(plan, workspace, progress)
             except SparseFlowError as error:
@@ -75,7 +75,8 @@ def prepare(
     return output
 
 
-def _check_same(plan: ContainerPlan, workspace: Workspace) -> None:
+def check_same(plan: ContainerPlan, workspace: Workspace) -> None:
+    """Raises ConfigError if the finished container is not the planned one."""
     manifest = read_manifest(workspace.output)
     if (manifest.source, manifest.recipe) != (plan.source, plan.recipe.name):
         raise ConfigError(
@@ -89,7 +90,7 @@ def _write_files(plan: ContainerPlan, workspace: Workspace, progress: Progress |
     sizes = plan.file_bytes
     total = sum(sizes.values())
     done = sum(sizes[name] for name in workspace.finished)
-    _check_space(workspace, total - done)
+    check_space(workspace.output, total - done)
     left = [name for name in sizes if name not in workspace.finished]
 
     def produce(write: Write, name: str) -> None:
@@ -115,13 +116,15 @@ def _write_files(plan: ContainerPlan, workspace: Workspace, progress: Progress |
     workspace.finish(plan.manifest(workspace.finished).to_json())
 
 
-def _check_space(workspace: Workspace, nbytes: int) -> None:
+def check_space(output: Path, nbytes: int, purpose: str = "") -> None:
+    """Raises BudgetError if less is free for `output` than `nbytes` and the reserve; `purpose` follows the number."""
     needed = nbytes + RESERVE_BYTES
-    with storage_errors(workspace.output, 0, "ask for free space"):
-        free = shutil.disk_usage(workspace.output).free
+    with storage_errors(output, 0, "ask for free space"):
+        free = shutil.disk_usage(output).free
     if free < needed:
         raise BudgetError(
-            f"{workspace.output}: {needed} bytes are needed there, {free} are free: {needed - free} bytes missing",
+            f"{output}: {needed} bytes{purpose} are needed there, {free} are free:"
+            f" {needed - free} bytes missing",
             needed_bytes=needed,
             available_bytes=free,
         )

@@ -8,24 +8,10 @@ import hashlib
 from typing import Any
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
+from sparseflow.checkpoint.companions import COMPANION_NAMES, MAX_COMPANION_BYTES
 from sparseflow.checkpoint.json_file import read_small_file
 from sparseflow.checkpoint.model_config import CONFIG_NAME, MAX_CONFIG_BYTES
 from sparseflow.errors import CheckpointError
-
-MAX_COPIED_BYTES = 64 << 20
-COPIED_NAMES = (
-    CONFIG_NAME,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "chain.json",  # the known greedy text of a synthetic model
-)
 
 
 def source_identity(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -45,12 +31,12 @@ def source_identity(checkpoint: Checkpoint) -> dict[str, Any]:
 def copied_files(checkpoint: Checkpoint) -> dict[str, int]:
     """The files that the container takes over, with their sizes. Raises CheckpointError for one of unlikely size."""
     sizes = {}
-    for name in COPIED_NAMES:
+    for name in COMPANION_NAMES:
         path = checkpoint.path / name
         if path.is_file():
             sizes[name] = path.stat().st_size
-            if sizes[name] > MAX_COPIED_BYTES:
+            if sizes[name] > MAX_COMPANION_BYTES:
                 raise CheckpointError(
-                    f"{path}: {sizes[name]} bytes; at most {MAX_COPIED_BYTES} are taken over"
+                    f"{path}: {sizes[name]} bytes; at most {MAX_COMPANION_BYTES} are taken over"
                 )
     return sizes

@@ -3,7 +3,8 @@ one hidden directory.
 
 The journal is `.prepare/journal.json`. A file is written as `.prepare/NAME`, synced, entered in the
 journal and only then renamed to its place, so that a file in its place is always in the journal and
-never has to be made or read again.
+never has to be made or read again. Where a checkpoint comes shard by shard, the journal also names
+the shards that are in the temporary files, which then stay from run to run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -21,54 +21,67 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparseflow.checkpoint.checkpoint import storage_errors
+from sparseflow.checkpoint.checkpoint import pread_full, storage_errors
 from sparseflow.checkpoint.json_file import read_json_object
 from sparseflow.container.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
     FileRecord,
 )
-from sparseflow.container.writer import Write
+from sparseflow.container.writer import Read, Write
 from sparseflow.errors import ConfigError, ContainerError, StorageError
+from sparseflow.prepare.durable import hash_file, pwrite_full, replace_small, sync, sync_directory
 
 WORK_NAME = ".prepare"
 JOURNAL_NAME = "journal.json"
-HASH_BLOCK_BYTES = 4 << 20
 
 
 class Workspace:
     """REQUIRES: made by `open_workspace`, which holds the lock on the directory."""
 
-    def __init__(self, output: Path, identity: dict[str, Any]) -> None:
+    def __init__(self, output: Path) -> None:
         self.output = output
-        self.identity = identity
         self.work = output / WORK_NAME
+        self.identity: dict[str, Any] = {}
         self.sizes: Mapping[str, int] = {}
         self.finished: dict[str, FileRecord] = {}
+        self.shards: set[str] = set()
+        """Shards whose part of every unfinished file is in its temporary file, durably."""
         self.is_complete = (output / MANIFEST_NAME).exists()
         self.is_fresh = not (self.work / JOURNAL_NAME).exists()
 
-    def begin(self, sizes: Mapping[str, int]) -> None:
+    def check_empty(self) -> None:
+        """Raises ConfigError if the directory holds something else than what an earlier run began."""
+        others = [entry.name for entry in self.output.iterdir() if entry.name != WORK_NAME]
+        if self.is_fresh and others:
+            raise ConfigError(
+                f"{self.output}: not empty ({others[0]}); choose another directory for the container"
+            )
+
+    def begin(
+        self, identity: dict[str, Any], sizes: Mapping[str, int], *, by_shard: bool = False
+    ) -> None:
         """Takes up an earlier run of the same source and recipe, or begins. `sizes`: the files to be made.
 
-        Raises ConfigError if the directory holds anything else.
+        If `by_shard`, temporary files stay as they were left, with what the journal says of shards. Raises ConfigError
+        if the directory holds anything else.
         """
-        self.sizes = sizes
+        self.identity, self.sizes = identity, sizes
+        self.check_empty()
         if self.is_fresh:
-            others = [entry.name for entry in self.output.iterdir() if entry.name != WORK_NAME]
-            if others:
-                raise ConfigError(
-                    f"{self.output}: not empty ({others[0]}); choose another directory for the"
-                    " container"
-                )
             with storage_errors(self.work, 0, "create"):
                 self.work.mkdir(exist_ok=True)
             self._write_journal()
-        else:
-            self._read_journal()
-            for path in self.work.iterdir():
-                if path.name != JOURNAL_NAME:
-                    path.unlink()
+            return
+        self._read_journal()
+        if by_shard:
+            return
+        self.forget_shards(self.shards)
+        for path in self.work.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != JOURNAL_NAME:
+                path.unlink()
 
     def write(self, name: str, nbytes: int, produce: Callable[[Write], None]) -> None:
         """Makes the temporary file of `name`, of that size, from what `produce` writes.
@@ -102,14 +115,57 @@ class Workspace:
             descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="sync") as pool:
-                synced = pool.submit(_sync, descriptor, part)
-                record = FileRecord(os.fstat(descriptor).st_size, _sha256(descriptor, part))
+                synced = pool.submit(sync, descriptor, part)
+                record = FileRecord(os.fstat(descriptor).st_size, hash_file(descriptor, part))
                 synced.result()
         finally:
             os.close(descriptor)
         self.finished[name] = record
         self._write_journal()
         self._move(part, name)
+
+    def write_part(self, name: str, produce: Callable[[Write, Read], None]) -> None:
+        """Lets `produce` write some of the temporary file of `name`, and read what is there: what was written before,
+        and zeros. Durable when this returns.
+
+        Raises StorageError if the disk refuses, and what `produce` raises; the file stays.
+        """
+        part = self._part(name)
+        with storage_errors(part, 0, "create"):
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with storage_errors(part, 0, "size"):
+                os.ftruncate(descriptor, self.sizes[name])
+            produce(
+                lambda data, offset: pwrite_full(descriptor, data, offset, part),
+                lambda buffer, offset: pread_full(descriptor, buffer, offset, part),
+            )
+            sync(descriptor, part)
+        finally:
+            os.close(descriptor)
+
+    def has_part(self, name: str) -> bool:
+        """Whether `write_part` has begun with a file."""
+        part = self._part(name)
+        return part.exists() and part.stat().st_size == self.sizes[name]
+
+    def finish_shard(self, shard: str) -> None:
+        """Enters in the journal that a shard is in the temporary files. Raises StorageError."""
+        self.shards.add(shard)
+        self._write_journal()
+
+    def forget_shards(self, shards: set[str]) -> None:
+        """Takes shards out of the journal. Raises StorageError."""
+        if self.shards & shards:
+            self.shards -= shards
+            self._write_journal()
+
+    def used_bytes(self) -> int:
+        """Bytes that files of the container take on the disk now, holes not counted."""
+        paths = [
+            self.output / name if name in self.finished else self._part(name) for name in self.sizes
+        ]
+        return sum(path.stat().st_blocks * 512 for path in paths if path.exists())
 
     def drop_parts(self) -> None:
         """Removes temporary files that are not in the journal."""
@@ -121,14 +177,14 @@ class Workspace:
         unfinished one needs.
         """
         part = self.work / MANIFEST_NAME
-        _write_small(part, manifest)
+        replace_small(part, manifest)
         self._move(part, MANIFEST_NAME)
         self.clean()
 
     def clean(self) -> None:
         """Removes journal and temporary files of a complete container."""
         shutil.rmtree(self.work, ignore_errors=True)
-        _sync_directory(self.output)
+        sync_directory(self.output)
 
     def discard(self) -> None:
         """Removes everything that a fresh run made."""
@@ -150,15 +206,12 @@ class Workspace:
             target.parent.mkdir(exist_ok=True)
             part.rename(target)
         for directory in {target.parent, self.output, self.work}:
-            _sync_directory(directory)
+            sync_directory(directory)
 
     def _write_journal(self) -> None:
         files = {name: [record.nbytes, record.sha256] for name, record in self.finished.items()}
-        part = self.work / (JOURNAL_NAME + ".new")
-        _write_small(part, json.dumps({"identity": self.identity, "files": files}).encode())
-        with storage_errors(part, 0, "rename"):
-            part.rename(self.work / JOURNAL_NAME)
-        _sync_directory(self.work)
+        journal = {"identity": self.identity, "files": files, "shards": sorted(self.shards)}
+        replace_small(self.work / JOURNAL_NAME, json.dumps(journal).encode())
 
     def _read_journal(self) -> None:
         path = self.work / JOURNAL_NAME
@@ -174,6 +227,7 @@ class Workspace:
                 name: FileRecord(int(nbytes), str(sha))
                 for name, (nbytes, sha) in journal["files"].items()
             }
+            self.shards = {str(shard) for shard in journal.get("shards", [])}
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ContainerError(
                 f"{path}: damaged; remove {self.output} and prepare again"
@@ -189,7 +243,7 @@ class Workspace:
 
 
 @contextmanager
-def open_workspace(output: Path, identity: dict[str, Any], *, wait: bool) -> Iterator[Workspace]:
+def open_workspace(output: Path, *, wait: bool) -> Iterator[Workspace]:
     """Creates `output` if need be and holds an exclusive lock on it.
 
     Another writer at work is waited for if `wait`, else it is a StorageError. A directory made here
@@ -200,7 +254,7 @@ def open_workspace(output: Path, identity: dict[str, Any], *, wait: bool) -> Ite
         output.mkdir(parents=True, exist_ok=True)
     descriptor = _lock(output, wait)
     try:
-        yield Workspace(output, identity)
+        yield Workspace(output)
     finally:
         if is_new:
             with contextlib.suppress(OSError):
@@ -227,67 +281,3 @@ def _lock(output: Path, wait: bool) -> int:
         os.close(descriptor)
         with storage_errors(output, 0, "create"):
             output.mkdir(parents=True, exist_ok=True)
-
-
-def pwrite_full(descriptor: int, data: memoryview, offset: int, path: Path) -> None:
-    """Writes all of `data` (bytes) at `offset`. Raises StorageError; if the disk is full, with the
-    bytes that were missing.
-    """
-    done = 0
-    while done < len(data):
-        try:
-            done += os.pwrite(descriptor, data[done:], offset + done)
-        except OSError as problem:
-            missing = (
-                f"; {len(data) - done} more bytes were to be written here"
-                if problem.errno == errno.ENOSPC
-                else ""
-            )
-            raise StorageError(
-                f"{path}: cannot write at byte {offset + done}: {problem.strerror}{missing}",
-                path=str(path),
-                offset=offset + done,
-                errno=problem.errno,
-            ) from None
-
-
-def _sync(descriptor: int, path: Path) -> None:
-    with storage_errors(path, 0, "sync"):
-        os.fsync(descriptor)
-
-
-def _sha256(descriptor: int, path: Path) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(HASH_BLOCK_BYTES))
-    offset = 0
-    while True:
-        with storage_errors(path, offset, "read"):
-            count = os.preadv(descriptor, [buffer], offset)
-        if count == 0:
-            return digest.hexdigest()
-        digest.update(buffer[:count])
-        offset += count
-
-
-def _write_small(path: Path, data: bytes) -> None:
-    with storage_errors(path, 0, "write"), path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    if not directory.exists():
-        return
-    with storage_errors(directory, 0, "sync"):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError as problem:
-            if problem.errno not in (
-                errno.EINVAL,
-                errno.ENOTSUP,
-            ):  # not every filesystem syncs directories
-                raise
-        finally:
-            os.close(descriptor)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from make_synthetic_checkpoint import make, parse_options
-from sparseflow.errors import ConfigError, ContainerError, UnsupportedError
+from sparseflow.errors import ConfigError, ContainerError
 from sparseflow.prepare import prepare
 from sparseflow.prepare.models import resolve_model
 
@@ -45,9 +45,36 @@ def test_a_directory_that_is_neither_is_refused(tmp_path: Path) -> None:
         resolve_model(str(tmp_path), tmp_path, tmp_path)
 
 
-def test_a_hub_s_name_is_not_supported_yet(models_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="Qwen/Qwen3"):
-        resolve_model("Qwen/Qwen3.6-35B-A3B", models_dir, tmp_path)
+def test_a_hub_s_model_that_is_not_here_says_how_to_get_it(
+    models_dir: Path, tmp_path: Path
+) -> None:
+    name = "Qwen/Qwen3.6-35B-A3B"
+    with pytest.raises(ConfigError, match=f"sparseflow prepare {name} --recipe int4"):
+        resolve_model(name, models_dir, tmp_path)
+    with pytest.raises(ConfigError, match=f"sparseflow prepare {name} --recipe int8"):
+        resolve_model(f"{name}:int8", models_dir, tmp_path)
+    with pytest.raises(ConfigError, match="unknown recipe 'int5'"):
+        resolve_model(f"{name}:int5", models_dir, tmp_path)
+
+
+def test_a_hub_s_model_without_a_recipe_is_the_one_that_is_prepared_or_the_default(
+    tmp_path: Path,
+) -> None:
+    def found(name: str, recipe: str | None = None) -> str:
+        return resolve_model(name, tmp_path, tmp_path, recipe).name
+
+    def add(recipe: str) -> None:
+        (tmp_path / f"org--model--{recipe}").mkdir()
+        (tmp_path / f"org--model--{recipe}" / "manifest.json").touch()
+
+    add("int8")
+    assert found("org/model") == found("org/model:int8") == "org--model--int8"
+    add("bf16")
+    with pytest.raises(ConfigError, match="org/model:bf16, org/model:int8; name one"):
+        found("org/model")
+    assert found("org/model", "bf16") == "org--model--bf16"
+    add("int4")
+    assert found("org/model") == "org--model--int4"
 
 
 @pytest.mark.parametrize("name", ["Once upon a time", "nothing", "../little/../x", "a/b/c"])
