@@ -104,6 +104,11 @@ class Checkpoint:
         """The tensors that nothing claims."""
         return [tensor for tensor in self.tensors.values() if tensor.identity is None]
 
+    @property
+    def quantized_types(self) -> list[str]:
+        """Names of the types from which weights are dequantized; of safetensors, none."""
+        return []
+
     def stored_sizes(self) -> Iterator[tuple[TensorClass | None, int, str]]:
         """Class (None: nothing claims it), bytes and type of every tensor as it is stored."""
         for tensor in self.tensors.values():

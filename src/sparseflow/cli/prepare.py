@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparseflow.cli.console import progress_bars, say, show_table, write_json
-from sparseflow.cli.options import JsonOption, QuietOption
+from sparseflow.cli.options import JsonOption, QuietOption, TokenizerOption
 from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
 
@@ -24,7 +24,9 @@ def prepare(
     source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="SOURCE", help="The directory of a safetensors checkpoint.", show_default=False
+            metavar="SOURCE",
+            help="The directory of a safetensors checkpoint, or a GGUF file.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[
@@ -40,6 +42,7 @@ def prepare(
             help="Formats of the weights; alone it lists what each recipe means, for SOURCE if that is given.",
         ),
     ] = "int4",
+    tokenizer: TokenizerOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -50,22 +53,32 @@ def prepare(
     if source is None or output is None:
         missing = "SOURCE" if source is None else "--output DIR"
         raise ConfigError(f"prepare needs {missing}; or --recipe alone, which lists the recipes")
-    _prepare(source, output, recipe, json, quiet=quiet)
+    _prepare(source, output, recipe, tokenizer, json, quiet=quiet)
 
 
-def _prepare(source: Path, output: Path, recipe: str, json: str | None, *, quiet: bool) -> None:
-    from sparseflow.checkpoint.checkpoint import Checkpoint
+def _prepare(
+    source: Path,
+    output: Path,
+    recipe: str,
+    tokenizer: Path | None,
+    json: str | None,
+    *,
+    quiet: bool,
+) -> None:
+    from sparseflow.checkpoint.open import open_checkpoint
     from sparseflow.checkpoint.summary import collapse_names, not_carried
 
-    with Checkpoint.open(source) as checkpoint:
-        left_out = not_carried(checkpoint)
+    with open_checkpoint(source) as checkpoint:
+        left_out, types = not_carried(checkpoint), checkpoint.quantized_types
     # A damaged header has been refused by now, without the memory that numerical libraries take.
     from sparseflow.container.manifest import MANIFEST_NAME, read_manifest
     from sparseflow.prepare.prepare import prepare as prepare_container
 
+    if types and not quiet:
+        say(f"the weights of {source} are quantized already: dequantized and quantized anew")
     was_complete = (output / MANIFEST_NAME).exists()
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
-        prepare_container(source, output, recipe, progress)
+        prepare_container(source, output, recipe, progress, tokenizer=tokenizer)
     nbytes = sum(record.nbytes for record in read_manifest(output).files.values())
     if not quiet:
         for tensor_class, names in left_out.items():
@@ -78,24 +91,38 @@ def _prepare(source: Path, output: Path, recipe: str, json: str | None, *, quiet
             "recipe": recipe,
             "bytes": nbytes,
             "not_carried": left_out,
+            "requantized_from": types,
         }
         write_json(document, json)
     if json != "-":
         verb = "was complete" if was_complete else "written"
-        print(f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}")
+        print(f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}{_requantized(types)}")
+
+
+def _requantized(types: list[str]) -> str:
+    if not types:
+        return ""
+    return f"; requantized from {', '.join(types)}: its quality is bounded by the source's"
 
 
 def _list_recipes(source: Path | None, json: str | None) -> None:
-    from sparseflow.checkpoint.model_config import read_text_config
     from sparseflow.container.summary import recipe_lines
-    from sparseflow.errors import CheckpointError
 
-    config = None if source is None else read_text_config(source, CheckpointError)
-    lines = recipe_lines(config)
+    lines = recipe_lines(None if source is None else _read_config(source))
     if json is not None:
         write_json({"recipes": [asdict(line) for line in lines]}, json)
     if json != "-":
         _show_recipes(lines)
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    from sparseflow.checkpoint.model_config import read_text_config
+    from sparseflow.checkpoint.open import is_gguf, open_checkpoint
+
+    if not is_gguf(source):
+        return read_text_config(source)
+    with open_checkpoint(source) as checkpoint:
+        return checkpoint.config
 
 
 def _show_recipes(lines: list[RecipeLine]) -> None:

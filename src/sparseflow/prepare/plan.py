@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
@@ -30,7 +31,12 @@ from sparseflow.errors import CheckpointError, ContainerError, UnsupportedError
 from sparseflow.models.registry import memory_needs
 from sparseflow.prepare.dense import check_dense, dense_blocks
 from sparseflow.prepare.expert_layers import expert_blobs
-from sparseflow.prepare.source import MAX_COPIED_BYTES, copied_files, source_identity
+from sparseflow.prepare.source import (
+    MAX_COPIED_BYTES,
+    copied_files,
+    generated_files,
+    source_identity,
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class ContainerPlan:
     source: dict[str, Any]
     copied: dict[str, int]
     """Files taken over as they are, with their sizes."""
+    generated: dict[str, bytes]
+    """Files that take the place of copied ones, with their content."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -56,7 +64,8 @@ class ContainerPlan:
     def file_bytes(self) -> dict[str, int]:
         """Size of every file but the manifest, in the order of writing."""
         experts = {name: layout.file_bytes for name, layout in self.layouts.items()}
-        return {**self.copied, DENSE_NAME: self._dense_header[2], **experts}
+        generated = {name: len(data) for name, data in self.generated.items()}
+        return {**generated, **self.copied, DENSE_NAME: self._dense_header[2], **experts}
 
     def produce(self, name: str, write: Write) -> None:
         """Writes the bytes of a file in pieces, in any order, each once.
@@ -68,6 +77,8 @@ class ContainerPlan:
             write_layer(write, layout, expert_blobs(self.checkpoint, self.slices, layout))
         elif name == DENSE_NAME:
             self._produce_dense(write)
+        elif name in self.generated:
+            write(memoryview(self.generated[name]), 0)
         else:
             path = self.checkpoint.path / name
             write(memoryview(read_small_file(path, MAX_COPIED_BYTES, CheckpointError)), 0)
@@ -101,10 +112,13 @@ class ContainerPlan:
             write(block.data.data, offsets[block.entry] + block.offset)
 
 
-def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
-    """Checks that the checkpoint has all that a container needs and nothing that is not known.
+def plan_container(
+    checkpoint: Checkpoint, recipe: Recipe, tokenizer: Path | None = None
+) -> ContainerPlan:
+    """Checks that the checkpoint has all that a container needs and nothing that is not known. `tokenizer` as
+    `generated_files`.
 
-    Raises CheckpointError and UnsupportedError.
+    Raises CheckpointError, UnsupportedError and, for a tokenizer that is not there, ConfigError.
     """
     unknown = checkpoint.unknown
     if unknown:
@@ -128,10 +142,10 @@ def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
         )
         for layer in range(slices.num_layers)
     }
-    source = source_identity(checkpoint)
-    return ContainerPlan(
-        checkpoint, recipe, slices, dense, layouts, source, copied_files(checkpoint)
-    )
+    generated = generated_files(checkpoint, tokenizer)
+    source = source_identity(checkpoint, generated)
+    copied = copied_files(checkpoint)
+    return ContainerPlan(checkpoint, recipe, slices, dense, layouts, source, copied, generated)
 
 
 def _check_variant(config: dict[str, Any]) -> None:

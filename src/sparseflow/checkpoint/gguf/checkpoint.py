@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,13 +66,13 @@ class GgufCheckpoint(Checkpoint):
         """
         return cls(file, read_headers(file))
 
-    @cached_property
+    @property
     def quantized_types(self) -> list[str]:
         """Names of the quantized types of what the text model needs, that of the most bytes first."""
         sizes: Counter[str] = Counter()
-        for tensor_class, nbytes, name in self.stored_sizes():
-            stays = tensor_class not in (None, TensorClass.MTP)
-            sizes[name] += nbytes if stays and name not in ("F32", "F16", "BF16") else 0
+        for virtual in self._virtual:
+            for part in virtual.parts:
+                sizes[part.type.name] += part.nbytes if part.type.is_quantized else 0
         return [name for name, nbytes in sizes.most_common() if nbytes]
 
     def read_array(self, key: str) -> list[Any]:
