@@ -16,7 +16,8 @@ ReadArray = Callable[[str], list[Any]]
 """A metadata array by its key."""
 
 _KEY = "tokenizer.ggml."
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
+"""Token types that are treated apart; others are normal tokens (1) and bytes (6)."""
 _WAY_OUT = "give the model's own tokenizer: --tokenizer DIR_OR_JSON"
 _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>")
 """Control tokens that end a text whether the metadata say so or not: files name one id, publishers several."""
@@ -25,38 +26,36 @@ _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>")
 def tokenizer_files(
     metadata: Mapping[str, Any], read_array: ReadArray, vocab_size: int, where: str
 ) -> dict[str, bytes]:
-    """Name -> content of tokenizer.json, tokenizer_config.json and, if there is one, chat_template.jinja; of neither of
-    the first two if the file has no tokenizer.
+    """Name -> content of tokenizer.json, tokenizer_config.json and, if there is one, chat_template.jinja.
 
-    Raises UnsupportedError for a kind of tokenizer that is not known, CheckpointError for a damaged one; both begin
-    with `where`.
+    Raises UnsupportedError if the file has no tokenizer or one of a kind that is not known, CheckpointError for a
+    damaged one; both begin with `where`.
     """
-    files = {}
+    _check_kind(metadata, where)
+    words, types = _read_vocabulary(read_array, vocab_size, where)
+    merges = _read_merges(read_array(_KEY + "merges"), where)
+    document = _document(metadata, words, types, merges, where)
+    raw = json.dumps(document, ensure_ascii=False).encode()
+    _check_loads(raw, words, types, where)
+    settings = (json.dumps(_settings(metadata, words, where), indent=2) + "\n").encode()
+    files = {"tokenizer.json": raw, "tokenizer_config.json": settings}
     template = metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
         files["chat_template.jinja"] = template.encode()
-    model = metadata.get(_KEY + "model", "none")
-    if model == "none":
-        return files
-    words, types = _read_vocabulary(metadata, read_array, vocab_size, where)
-    merges = _read_merges(read_array(_KEY + "merges"), where)
-    document = _document(metadata, words, types, merges, where)
-    files["tokenizer.json"] = json.dumps(document, ensure_ascii=False).encode()
-    _check_loads(files["tokenizer.json"], words, types, where)
-    settings = _settings(metadata, words, where)
-    files["tokenizer_config.json"] = (json.dumps(settings, indent=2) + "\n").encode()
     return files
 
 
-def check_kind(metadata: Mapping[str, Any], where: str) -> None:
-    """Raises UnsupportedError for a kind of tokenizer that is not known, before any of it is read."""
+def _check_kind(metadata: Mapping[str, Any], where: str) -> None:
+    """Before any of it is read."""
     model = metadata.get(_KEY + "model", "none")
-    if model not in ("none", "gpt2"):
+    if model == "none":
+        raise UnsupportedError(f"{where}: has no tokenizer; {_WAY_OUT}")
+    if model != "gpt2":
         raise UnsupportedError(
             f"{where}: tokenizer {str(model)[:40]!r} is not read from GGUF, only gpt2; {_WAY_OUT}"
         )
     kind = metadata.get(_KEY + "pre")
-    if model == "gpt2" and kind not in PRE_TOKENIZERS:
+    if kind not in PRE_TOKENIZERS:
         raise UnsupportedError(
             f"{where}: pre-tokenizer {str(kind)[:40]!r} is not known (known:"
             f" {', '.join(PRE_TOKENIZERS)}); {_WAY_OUT}"
@@ -78,9 +77,8 @@ def end_ids(metadata: Mapping[str, Any], read_array: ReadArray) -> list[int]:
 
 
 def _read_vocabulary(
-    metadata: Mapping[str, Any], read_array: ReadArray, vocab_size: int, where: str
+    read_array: ReadArray, vocab_size: int, where: str
 ) -> tuple[list[str], list[int]]:
-    check_kind(metadata, where)
     words, types = read_array(_KEY + "tokens"), read_array(_KEY + "token_type")
     if not words or len(words) > vocab_size:
         raise CheckpointError(f"{where}: {len(words)} tokens for an embedding of {vocab_size} rows")
