@@ -14,6 +14,7 @@ from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
 
 if TYPE_CHECKING:
+    from sparseflow.cli.console import ProgressCallback
     from sparseflow.container.summary import RecipeLine
 
 
@@ -74,17 +75,13 @@ def _prepare(
     from sparseflow.container.manifest import MANIFEST_NAME, read_manifest
     from sparseflow.prepare.prepare import prepare as prepare_container
 
-    if types and not quiet:
-        say(f"the weights of {source} are quantized already: dequantized and quantized anew")
     was_complete = (output / MANIFEST_NAME).exists()
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
-        prepare_container(source, output, recipe, progress, tokenizer=tokenizer)
+        show = _labelled(progress, types)
+        prepare_container(source, output, recipe, show, tokenizer=tokenizer)
     nbytes = sum(record.nbytes for record in read_manifest(output).files.values())
-    if not quiet:
-        for tensor_class, names in left_out.items():
-            say(
-                f"not carried: {len(names)} {tensor_class} tensors: {', '.join(collapse_names(names))}"
-            )
+    for tensor_class, names in () if quiet else left_out.items():
+        say(f"not carried: {len(names)} {tensor_class} tensors: {', '.join(collapse_names(names))}")
     if json is not None:
         document = {
             "container": str(output),
@@ -97,6 +94,15 @@ def _prepare(
     if json != "-":
         verb = "was complete" if was_complete else "written"
         print(f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}{_requantized(types)}")
+
+
+def _labelled(progress: ProgressCallback, types: list[str]) -> ProgressCallback:
+    """Progress that also says what weights are requantized from."""
+
+    def show(task: str, done: int, total: int) -> None:
+        progress(f"{task}, requantized from {', '.join(types)}" if types else task, done, total)
+
+    return show
 
 
 def _requantized(types: list[str]) -> str:

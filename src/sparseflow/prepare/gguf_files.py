@@ -26,6 +26,7 @@ TOKENIZER_NAMES = (
     "merges.txt",
     TEMPLATE_NAME,
     "chat_template.json",
+    GENERATION_NAME,
 )
 MAX_BYTES = 64 << 20
 _SAMPLING = {
@@ -40,7 +41,7 @@ _SAMPLING = {
 
 def gguf_files(checkpoint: GgufCheckpoint, tokenizer: Path | None = None) -> dict[str, bytes]:
     """Name -> content. `tokenizer`: a directory with tokenizer files, or a tokenizer.json, to take instead of what the
-    metadata say; the metadata's template stays unless the directory has one.
+    metadata say; the metadata's template and sampling stay unless the directory has its own.
 
     Raises ConfigError if there is no tokenizer at `tokenizer`, UnsupportedError for a kind that is not read from
     metadata, CheckpointError for damaged ones.

@@ -17,6 +17,7 @@ from sparseflow.errors import CheckpointError, UnsupportedError
 
 ARCHITECTURES = {"qwen35moe": "qwen3_5_moe", "llama": "mixtral"}
 """general.architecture -> model_type; a llama file is read if it has experts."""
+MAX_LAYERS = 1 << 12
 _SOFTMAX_GATING = 1
 
 
@@ -40,16 +41,14 @@ class Metadata:
         """The value as it is, or `default`."""
         return self.values.get(f"{self.architecture}.{key}", default)
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """An integer from 1 on; of a list with one for each layer, the one that all layers with any have."""
+    def count(self, key: str, default: int | None = None, most: int = 1 << 24) -> int:
+        """An integer from 1 to `most`; of a list with one for each layer, the one that all layers with any have."""
         value = self.get(key, default)
         if isinstance(value, list):
             others = {item for item in value if item != 0}
             value = others.pop() if len(others) == 1 else value
-        where = f"{self.path}: metadata"
-        return get_count(
-            {f"{self.architecture}.{key}": value}, f"{self.architecture}.{key}", where=where
-        )
+        name = f"{self.architecture}.{key}"
+        return get_count({name: value}, name, most, where=f"{self.path}: metadata")
 
     def number(self, key: str) -> float:
         """A float, as the decimal with the fewest digits that its float32 is nearest to."""
@@ -168,7 +167,7 @@ def _mixtral(metadata: Metadata, default_head_dim: int) -> dict[str, Any]:
     return {
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",
-        "num_hidden_layers": metadata.count("block_count"),
+        "num_hidden_layers": metadata.count("block_count", most=MAX_LAYERS),
         "head_dim": head_dim,
         "num_local_experts": metadata.count("expert_count"),
         "intermediate_size": metadata.count(
@@ -191,7 +190,7 @@ def _rope(metadata: Metadata, head_dim: int) -> dict[str, Any]:
 
 def _num_layers(metadata: Metadata, tensors: dict[str, StoredTensor]) -> int:
     """block_count also counts the blocks that predict further tokens, which come last."""
-    blocks = metadata.count("block_count")
+    blocks = metadata.count("block_count", most=MAX_LAYERS)
     further = {name.split(".")[1] for name in tensors if ".nextn." in name}
     while str(blocks - 1) in further and blocks > 1:
         blocks -= 1
