@@ -17,7 +17,8 @@ _LLAMA3 = _ENDING + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+" +
 Steps = dict[str, Any]
 
 
-def _byte_level(*, use_regex: bool) -> Steps:
+def byte_level(*, use_regex: bool) -> Steps:
+    """Bytes as printable characters; with `use_regex`, words are split first as GPT-2 does."""
     return {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -27,7 +28,7 @@ def _byte_level(*, use_regex: bool) -> Steps:
 
 
 def _sequence(first: Steps, *, use_regex: bool) -> Steps:
-    return {"type": "Sequence", "pretokenizers": [first, _byte_level(use_regex=use_regex)]}
+    return {"type": "Sequence", "pretokenizers": [first, byte_level(use_regex=use_regex)]}
 
 
 def _split(pattern: str) -> Steps:
@@ -41,7 +42,7 @@ def _split(pattern: str) -> Steps:
 
 
 PRE_TOKENIZERS: dict[str, Steps] = {
-    "gpt-2": _byte_level(use_regex=True),
+    "gpt-2": byte_level(use_regex=True),
     "llama-bpe": _split(_LLAMA3),
     "qwen2": _split(_QWEN2),
     "qwen35": _split(_QWEN35),

@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparseflow.errors import CheckpointError, UnsupportedError
-from sparseflow.tokenizer.gguf_pre_tokenizers import IGNORES_MERGES, NORMALIZED, PRE_TOKENIZERS
+from sparseflow.tokenizer.gguf_pre_tokenizers import (
+    IGNORES_MERGES,
+    NORMALIZED,
+    PRE_TOKENIZERS,
+    byte_level,
+)
 
 ReadArray = Callable[[str], list[Any]]
 """A metadata array by its key."""
@@ -110,45 +115,51 @@ def _document(
     file's; unused ones (padding of the embedding) are not.
     """
     kind = metadata[_KEY + "pre"]
-    tokens = list(enumerate(zip(words, types, strict=True)))
+    tokens = list(zip(words, types, strict=True))
+    vocabulary = {word: i for i, (word, token_type) in enumerate(tokens) if token_type != _UNUSED}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {
-                "id": i,
-                "content": word,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": token_type == _CONTROL,
-            }
-            for i, (word, token_type) in tokens
+            _added_token(i, word, is_special=token_type == _CONTROL)
+            for i, (word, token_type) in enumerate(tokens)
             if token_type in (_CONTROL, _USER_DEFINED, _UNKNOWN)
         ],
         "normalizer": {"type": "NFC"} if kind in NORMALIZED else None,
         "pre_tokenizer": PRE_TOKENIZERS[kind],
         "post_processor": _post_processor(metadata, words, where),
-        "decoder": {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": False,
-        },
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": kind in IGNORES_MERGES,
-            "vocab": {word: i for i, (word, token_type) in tokens if token_type != _UNUSED},
-            "merges": merges,
-        },
+        "decoder": byte_level(use_regex=False),
+        "model": _model(vocabulary, merges, ignore_merges=kind in IGNORES_MERGES),
+    }
+
+
+def _added_token(token_id: int, word: str, *, is_special: bool) -> dict[str, Any]:
+    return {
+        "id": token_id,
+        "content": word,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": is_special,
+    }
+
+
+def _model(
+    vocabulary: dict[str, int], merges: list[list[str]], *, ignore_merges: bool
+) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": ignore_merges,
+        "vocab": vocabulary,
+        "merges": merges,
     }
 
 

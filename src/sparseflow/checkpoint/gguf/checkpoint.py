@@ -102,35 +102,17 @@ class GgufCheckpoint(Checkpoint):
         if is_second_part(stored.name) and _first_part(stored.name) in self.stored:
             return
         identity, undo = self._identify(stored.name)
-        if identity is None or identity.row is None:
-            self._add(
-                CheckpointTensor(
-                    stored.name,
-                    identity,
-                    stored.file,
-                    stored.offset,
-                    stored.nbytes,
-                    stored.type.name,
-                    stored.shape,
-                )
-            )
-            return
-        shape = tuple(self.dimensions[dim] for dim in identity.row.shape)
-        virtual = self._virtual_tensor(stored, identity, undo, shape)
-        address = self._next_address
-        self._virtual.append(virtual)
-        self._addresses.append(address)
-        self._next_address += virtual.nbytes
+        offset, nbytes, dtype = stored.offset, stored.nbytes, stored.type.name
+        shape = stored.shape
+        if identity is not None and identity.row is not None:
+            shape = tuple(self.dimensions[dim] for dim in identity.row.shape)
+            virtual = self._virtual_tensor(stored, identity, undo, shape)
+            offset, nbytes, dtype = self._next_address, virtual.nbytes, virtual.dtype
+            self._virtual.append(virtual)
+            self._addresses.append(offset)
+            self._next_address += nbytes
         self._add(
-            CheckpointTensor(
-                stored.name,
-                identity,
-                stored.file,
-                address,
-                virtual.nbytes,
-                virtual.dtype,
-                shape,
-            )
+            CheckpointTensor(stored.name, identity, stored.file, offset, nbytes, dtype, shape)
         )
 
     def _identify(self, name: str) -> tuple[TensorIdentity | None, Undo]:
