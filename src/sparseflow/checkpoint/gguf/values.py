@@ -19,8 +19,8 @@ from sparseflow.checkpoint.gguf.header import StoredTensor
 from sparseflow.checkpoint.gguf.names import Undo
 from sparseflow.errors import CheckpointError, ConfigError
 
-BLOCK_VALUES = 1 << 18
-"""At most so many values are dequantized at a time, or one row: a few MiB of intermediate results."""
+BLOCK_VALUES = 1 << 16
+"""At most so many values are dequantized at a time, or one row: intermediate results then stay in a core's cache."""
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 Fetch = Callable[[Path, int, memoryview], None]
