@@ -44,6 +44,8 @@ def verify(
     """Check every byte of a container; exit code 1 if anything differs."""
     if quick and not ladder:
         raise ConfigError("--quick is for --ladder")
+    if tokenizer is not None and checkpoint is None:
+        raise ConfigError("--tokenizer goes with --checkpoint FILE.gguf")
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
         container = models.resolve(model, models_dir, progress)
     if ladder:

@@ -5,6 +5,7 @@ instead; tokenizer files may come from elsewhere.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,10 @@ def _generation_config(checkpoint: GgufCheckpoint) -> dict[str, Any]:
         fields["eos_token_id"] = ids
     for key, name in _SAMPLING.items():
         value = metadata.get(f"general.sampling.{key}")
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            fields[name] = shortest_decimal(value) if isinstance(value, float) else value
+        if isinstance(value, float) and math.isfinite(value):
+            fields[name] = shortest_decimal(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            fields[name] = value
     return fields
 
 

@@ -59,10 +59,10 @@ def _check_kind(metadata: Mapping[str, Any], where: str) -> None:
         raise UnsupportedError(
             f"{where}: tokenizer {str(model)[:40]!r} is not read from GGUF, only gpt2; {_WAY_OUT}"
         )
-    kind = metadata.get(_KEY + "pre")
+    kind = str(metadata.get(_KEY + "pre"))
     if kind not in PRE_TOKENIZERS:
         raise UnsupportedError(
-            f"{where}: pre-tokenizer {str(kind)[:40]!r} is not known (known:"
+            f"{where}: pre-tokenizer {kind[:40]!r} is not known (known:"
             f" {', '.join(PRE_TOKENIZERS)}); {_WAY_OUT}"
         )
 

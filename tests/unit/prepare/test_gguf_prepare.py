@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,16 @@ from sparseflow.cli.main import main  # noqa: E402
 from sparseflow.config import EngineConfig  # noqa: E402
 from sparseflow.container.matrix_formats import convert_rows, to_float32  # noqa: E402
 from sparseflow.container.reader import Container  # noqa: E402
+from sparseflow.container.recipes import get_recipe  # noqa: E402
 from sparseflow.engine.engine import Engine  # noqa: E402
 from sparseflow.engine.generation_config import read_generation_config  # noqa: E402
 from sparseflow.errors import (  # noqa: E402
     CheckpointError,
     ConfigError,
+    SparseFlowError,
     UnsupportedError,
 )
+from sparseflow.prepare.plan import plan_container  # noqa: E402
 from sparseflow.prepare.prepare import prepare  # noqa: E402
 from sparseflow.prepare.verify import verify  # noqa: E402
 from sparseflow.tokenizer.chat_template import find_chat_template  # noqa: E402
@@ -324,6 +328,23 @@ def test_an_unfinished_container_of_another_file_is_not_continued(tmp_path: Path
     other = write(tmp_path / "b.gguf", {**METADATA, "llama.context_length": 32})
     with pytest.raises(ConfigError, match="of another checkpoint or recipe"):
         prepare(other, finished, "int8")
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], [], ["a"], "text", -1, 0.5, 1e30, 1 << 31, True])
+def test_metadata_of_any_type_and_value_give_our_errors(wrong: Any, tmp_path: Path) -> None:
+    """Or none: a name may be any text, a count may be left out."""
+    path = tmp_path / "a.gguf"
+    tensors = llama_tensors()
+    if wrong == -1:
+        wrong = struct.pack("<Ii", 5, -1)
+    for key in METADATA:
+        path.write_bytes(gguf_bytes({**METADATA, key: wrong}, tensors))
+        try:
+            with GgufCheckpoint.open(path) as opened:
+                plan_container(opened, get_recipe("int8"))
+        except SparseFlowError as problem:
+            message = str(problem)
+            assert "\n" not in message, key
 
 
 def test_a_value_that_is_not_finite_is_refused(tmp_path: Path) -> None:

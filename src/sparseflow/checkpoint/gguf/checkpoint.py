@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparseflow.checkpoint.checkpoint import Checkpoint, CheckpointTensor
-from sparseflow.checkpoint.gguf.config import read_config
+from sparseflow.checkpoint.gguf.config import Metadata, read_config
 from sparseflow.checkpoint.gguf.header import GgufHeader, StoredTensor
 from sparseflow.checkpoint.gguf.names import (
     A_LOG,
@@ -48,6 +48,7 @@ class GgufCheckpoint(Checkpoint):
         super().__init__(path, check_text_config(raw, path), [])
         self.headers = [Header(file.path, file.file_bytes, file.sha256, {}) for file in files]
         self._first = files[0]
+        self._num_blocks = Metadata(path, self.metadata).count("block_count")
         self._virtual: list[VirtualTensor] = []
         self._addresses: list[int] = []
         self._next_address = 0
@@ -119,8 +120,7 @@ class GgufCheckpoint(Checkpoint):
         """Canonical identity of a stored tensor and what to undo; of another block than the layers', MTP."""
         block, rest = split_name(name)
         num_layers = len(self.config["layer_types"])
-        blocks = self.metadata.get(f"{self.metadata['general.architecture']}.block_count", 0)
-        if block is not None and num_layers <= block < blocks:
+        if block is not None and num_layers <= block < self._num_blocks:
             return TensorIdentity(name, TensorClass.MTP, None), Undo.NOTHING
         place = PLACES[self.metadata["general.architecture"]].get(rest)
         if place is None or ("{layer}" in place.canonical) != (block is not None):

@@ -30,10 +30,10 @@ class Metadata:
         """Raises UnsupportedError for an architecture that is not read."""
         self.path = path
         self.values = values
-        self.architecture = values.get("general.architecture")
+        self.architecture = str(values.get("general.architecture"))
         if self.architecture not in ARCHITECTURES:
             raise UnsupportedError(
-                f"{path}: unknown architecture {str(self.architecture)[:40]!r};"
+                f"{path}: unknown architecture {self.architecture[:40]!r};"
                 f" known: {', '.join(sorted(ARCHITECTURES))}"
             )
 
