@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from sparseflow.checkpoint.gguf.orders import (  # noqa: E402
     tail_order,
     value_head_order,
 )
-from sparseflow.errors import CheckpointError  # noqa: E402
+from sparseflow.errors import CheckpointError, ConfigError  # noqa: E402
 
 HIDDEN, INNER, EXPERTS = 256, 512, 2
 
@@ -96,6 +97,19 @@ def test_values_are_those_that_the_gguf_package_makes_of_the_whole(
         np.testing.assert_array_equal(
             read(checkpoint, fused).view(np.float32), expected.reshape(-1)
         )
+
+
+def test_without_the_gguf_package_only_quantized_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    write_model(tmp_path / "a.gguf", QUANTIZED_TYPES[0])
+    with pytest.raises(ConfigError, match=r"pip install 'sparseflow\[gguf\]'"):
+        GgufCheckpoint.open(tmp_path / "a.gguf")
+    (tmp_path / "b.gguf").write_bytes(gguf_bytes(LLAMA, llama_tensors()))
+    with GgufCheckpoint.open(tmp_path / "b.gguf") as checkpoint:
+        tensor = checkpoint.tensors["blk.0.attn_q.weight"]
+        assert read(checkpoint, tensor).size == tensor.nbytes
 
 
 def test_any_part_read_by_any_thread_is_a_part_of_the_whole(
