@@ -20,7 +20,12 @@ from sparseflow.checkpoint.model_config import rotary_parameters
 from sparseflow.checkpoint.tensor_classes import expected_tensors, get_family
 
 ARCHITECTURE = "qwen35moe"
-FILE_TYPES = {Type.Q8_0: gguf.LlamaFileType.MOSTLY_Q8_0, Type.Q4_0: gguf.LlamaFileType.MOSTLY_Q4_0}
+FILE_TYPES = {
+    Type.Q8_0: gguf.LlamaFileType.MOSTLY_Q8_0,
+    Type.Q4_0: gguf.LlamaFileType.MOSTLY_Q4_0,
+    Type.BF16: gguf.LlamaFileType.MOSTLY_BF16,
+    Type.F16: gguf.LlamaFileType.MOSTLY_F16,
+}
 ROPE_SECTIONS = [11, 11, 10, 0]
 """Of multi-axis positions; they have no effect on text, whose positions are equal on all axes."""
 
@@ -81,7 +86,10 @@ class ExpertTensor:
 
 
 def gguf_tensors(config: Mapping[str, Any], expert_type: Type) -> list[DenseTensor | ExpertTensor]:
-    """Every tensor of the file, in its order: dense matrices in Q8_0, small tensors in float32."""
+    """Every tensor of the file, in its order: dense matrices in Q8_0, or in the experts' type if that is a float, small
+    tensors in float32.
+    """
+    dense_type = expert_type if expert_type in (Type.BF16, Type.F16) else Type.Q8_0
     family = get_family("qwen3_5_moe")
     dims = family.dimensions(dict(config))
     tensors: list[DenseTensor | ExpertTensor] = []
@@ -91,7 +99,7 @@ def gguf_tensors(config: Mapping[str, Any], expert_type: Type) -> list[DenseTens
         is_float = len(stored) == 1 or canonical.endswith(_FLOAT32)
         name = gguf_name(canonical)
         tensors.append(
-            DenseTensor(name, canonical, shape, stored, Type.F32 if is_float else Type.Q8_0)
+            DenseTensor(name, canonical, shape, stored, Type.F32 if is_float else dense_type)
         )
     experts, hidden, inner = (
         dims[name] for name in ("num_experts", "hidden_size", "moe_intermediate_size")

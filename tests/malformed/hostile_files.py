@@ -8,12 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import struct
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from gguf_bytes import LLAMA, TOKENIZER, Stored, float32, gguf_bytes, llama_tensors
 
 from make_synthetic_checkpoint import make, parse_options
 from sparseflow.container.reader import Container
@@ -24,6 +28,7 @@ from sparseflow.prepare import prepare
 DAMAGED = 1
 """Exit code of `verify` if bytes are not what they should be."""
 PREFIX = "model.language_model."
+GGUF_NAME = "model.gguf"
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class Idea:
 
     name: str
     kind: str
-    """Which good thing it is made of: `checkpoint` (two shards), `single` (one file), `unfused` or `container`."""
+    """Which good thing it is made of: `checkpoint` (two shards), `single` (one file), `unfused`, `gguf` or `container`.
+    """
     make: Callable[[Path], None]
     """Damages a copy."""
     exit_code: int
@@ -57,12 +63,28 @@ def idea(
 
 def make_good(kind: str, directory: Path) -> Path:
     """The undamaged thing that ideas of this kind start from."""
+    if kind == "gguf":
+        directory.mkdir(parents=True)
+        write_gguf(directory)
+        return directory
     words = ["--tiny", "--layers", "1", "--shards", "1" if kind in ("single", "container") else "2"]
     words += ["--unfused"] if kind == "unfused" else []
     if kind != "container":
         return make(parse_options([*words, str(directory)]))
     with tempfile.TemporaryDirectory() as source:
         return prepare(make(parse_options([*words, source])), directory)
+
+
+def write_gguf(
+    directory: Path,
+    changes: dict[str, Any] | None = None,
+    tensors: dict[str, Stored] | None = None,
+    **counts: Any,
+) -> None:
+    """A small llama model with experts; `changes` of its metadata and tensors."""
+    metadata = {**LLAMA, **TOKENIZER, **(changes or {})}
+    stored = {**llama_tensors(), **(tensors or {})}
+    (directory / GGUF_NAME).write_bytes(gguf_bytes(metadata, stored, **counts))
 
 
 def edit_json(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -507,6 +529,111 @@ def dense_tensor_missing(directory: Path) -> None:
 def dense_header_length_of_2_to_the_62(directory: Path) -> None:
     with (directory / "dense.safetensors").open("r+b") as file:
         file.write((1 << 62).to_bytes(8, "little"))
+
+
+# GGUF files
+
+
+@idea("gguf", CheckpointError, "the file is cut")
+def gguf_cut_in_its_head(directory: Path) -> None:
+    with (directory / GGUF_NAME).open("r+b") as file:
+        file.truncate(700)
+
+
+@idea("gguf", CheckpointError, "ends at byte")
+def gguf_cut_in_its_payload(directory: Path) -> None:
+    with (directory / GGUF_NAME).open("r+b") as file:
+        file.truncate((directory / GGUF_NAME).stat().st_size - 64)
+
+
+@idea("gguf", CheckpointError, "4611686018427387904 tensors; at most 65536 are read")
+def gguf_tensor_count_of_2_to_the_62(directory: Path) -> None:
+    write_gguf(directory, num_tensors=1 << 62)
+
+
+@idea("gguf", CheckpointError, "string of 4611686018427387904 bytes")
+def gguf_string_of_2_to_the_62_bytes(directory: Path) -> None:
+    write_gguf(directory, {"general.name": struct.pack("<IQ", 8, 1 << 62)})
+
+
+@idea("gguf", CheckpointError, "takes 36893488147419103232 bytes")
+def gguf_array_of_2_to_the_62_strings(directory: Path) -> None:
+    write_gguf(directory, {"tokenizer.ggml.tokens": struct.pack("<IIQ", 9, 8, 1 << 62)})
+
+
+@idea("gguf", CheckpointError, "beyond all memory")
+def gguf_shape_of_2_to_the_62(directory: Path) -> None:
+    write_gguf(directory, tensors={"token_embd.weight": Stored(30, (1 << 62, 32), b"")})
+
+
+@idea("gguf", CheckpointError, "ends at byte")
+def gguf_offset_beyond_the_file(directory: Path) -> None:
+    embedding = llama_tensors()["token_embd.weight"]
+    far = Stored(embedding.type, embedding.shape, embedding.data, 1 << 50)
+    write_gguf(directory, tensors={"token_embd.weight": far})
+
+
+@idea("gguf", CheckpointError, "overlaps")
+def gguf_tensors_that_overlap(directory: Path) -> None:
+    write_gguf(directory, tensors={"output_norm.weight": Stored(0, (32,), bytes(128), 0)})
+
+
+@idea("gguf", UnsupportedError, "is IQ1_S, which is not read")
+def gguf_type_that_is_not_read(directory: Path) -> None:
+    write_gguf(directory, tensors={"output.weight": Stored(19, (12, 256), bytes(12 * 50))})
+
+
+@idea("gguf", UnsupportedError, "unknown architecture 'gemma'")
+def gguf_unknown_architecture(directory: Path) -> None:
+    write_gguf(directory, {"general.architecture": "gemma"})
+
+
+@idea("gguf", CheckpointError, "llama.block_count is 16777216")
+def gguf_layers_without_number(directory: Path) -> None:
+    write_gguf(directory, {"llama.block_count": 1 << 24})
+
+
+@idea("gguf", CheckpointError, "tensor 'layers.1.mlp.experts.0.gate_proj.weight' is missing")
+def gguf_layers_that_are_not_there(directory: Path) -> None:
+    write_gguf(directory, {"llama.block_count": 4096})
+
+
+@idea("gguf", CheckpointError, "the metadata ask for [16384, 32]")
+def gguf_experts_that_are_not_there(directory: Path) -> None:
+    write_gguf(directory, {"llama.expert_count": 16384})
+
+
+@idea("gguf", UnsupportedError, "'rope_freqs.weight'")
+def gguf_tensor_that_nothing_claims(directory: Path) -> None:
+    write_gguf(directory, tensors={"rope_freqs.weight": float32(np.ones(8, np.float32))})
+
+
+@idea("gguf", CheckpointError, "must be named NAME-00001-of-65535.gguf")
+def gguf_one_of_65535_files(directory: Path) -> None:
+    write_gguf(directory, {"split.count": 65535, "split.no": 0})
+
+
+@idea("gguf", CheckpointError, "for an embedding of 12 rows")
+def gguf_more_tokens_than_the_embedding(directory: Path) -> None:
+    words = [f"t{i}" for i in range(100_000)]
+    write_gguf(directory, {"tokenizer.ggml.tokens": words})
+
+
+@idea("gguf", CheckpointError, "the metadata make no tokenizer")
+def gguf_merge_of_an_unknown_token(directory: Path) -> None:
+    write_gguf(directory, {"tokenizer.ggml.merges": ["q r"]})
+
+
+@idea("gguf", CheckpointError, "has a value that is not finite")
+def gguf_norm_that_is_not_finite(directory: Path) -> None:
+    nan = float32(np.full(32, np.nan, np.float32))
+    write_gguf(directory, tensors={"output_norm.weight": nan})
+
+
+@idea("gguf", CheckpointError, "not finite")
+def gguf_scale_that_is_not_finite(directory: Path) -> None:
+    block = struct.pack("<e32b", float("inf"), *range(32))
+    write_gguf(directory, tensors={"blk.0.ffn_up_exps.weight": Stored(8, (2, 32, 32), block * 64)})
 
 
 if __name__ == "__main__":

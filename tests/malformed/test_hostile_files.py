@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hostile_files import DAMAGED, IDEAS, Idea, make_good
+from hostile_files import DAMAGED, GGUF_NAME, IDEAS, Idea, make_good
 
 from sparseflow.errors import ContainerError
 
@@ -55,8 +55,9 @@ def run_idea(idea: Idea, good: Path, directory: Path) -> Outcome:
     idea.make(hostile)
     if idea.kind == "container":
         return run(directory / "report.json", "verify", str(hostile))
+    source = hostile / GGUF_NAME if idea.kind == "gguf" else hostile
     return run(
-        directory / "report.json", "prepare", str(hostile), "--output", str(directory / "output")
+        directory / "report.json", "prepare", str(source), "--output", str(directory / "output")
     )
 
 
@@ -147,13 +148,11 @@ def test_every_idea_has_a_refusal_of_its_own() -> None:
 
 def test_undamaged_ones_are_accepted(good: dict[str, Path], tmp_path: Path) -> None:
     assert run(tmp_path / "r", "verify", str(good["container"])).exit_code == 0
-    for kind in ("checkpoint", "single", "unfused"):
-        assert (
-            run(
-                tmp_path / "r", "prepare", str(good[kind]), "--output", str(tmp_path / kind)
-            ).exit_code
-            == 0
-        )
+    sources = {kind: good[kind] for kind in ("checkpoint", "single", "unfused")}
+    sources["gguf"] = good["gguf"] / GGUF_NAME
+    for kind, source in sources.items():
+        outcome = run(tmp_path / "r", "prepare", str(source), "--output", str(tmp_path / kind))
+        assert outcome.exit_code == 0, outcome.err
 
 
 def test_hostile_names_do_not_reach_the_terminal_raw(good: dict[str, Path], tmp_path: Path) -> None:

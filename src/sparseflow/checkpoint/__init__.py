@@ -1,1 +1,1 @@
-"""What a publisher wrote: safetensors shards and config.json, read without touching the payload."""
+"""What a publisher wrote, safetensors shards and config.json or a GGUF file, read without touching the payload."""

@@ -20,6 +20,7 @@ from sparseflow.checkpoint.index import read_shard_headers
 from sparseflow.checkpoint.model_config import read_text_config
 from sparseflow.checkpoint.tensor_classes import (
     Family,
+    TensorClass,
     TensorIdentity,
     find_identity,
     get_family,
@@ -104,6 +105,17 @@ class Checkpoint:
     def unknown(self) -> list[CheckpointTensor]:
         """The tensors that nothing claims."""
         return [tensor for tensor in self.tensors.values() if tensor.identity is None]
+
+    @property
+    def quantized_types(self) -> list[str]:
+        """Names of the types from which weights are dequantized; of safetensors, none."""
+        return []
+
+    def stored_sizes(self) -> Iterator[tuple[TensorClass | None, int, str]]:
+        """Class (None: nothing claims it), bytes and type of every tensor as it is stored."""
+        for tensor in self.tensors.values():
+            tensor_class = None if tensor.identity is None else tensor.identity.tensor_class
+            yield tensor_class, tensor.nbytes, tensor.dtype
 
     def find(self, canonical: str) -> CheckpointTensor | None:
         """The tensor of that canonical name, or None."""

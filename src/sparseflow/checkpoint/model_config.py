@@ -41,12 +41,21 @@ def read_text_config(
     """The fields of the text model in `directory`/config.json, Hugging Face's names, with
     `model_type` the family.
 
-    Fields that families name differently have one name here. `layer_types` (one entry a layer) and
-    `tie_word_embeddings` are always there. Raises `error` for a damaged file and UnsupportedError
-    for a family or quantization that is not known.
+    Errors as `check_text_config`; also `error` for a damaged file.
     """
     path = directory / CONFIG_NAME
-    raw = read_json_object(path, MAX_CONFIG_BYTES, error)
+    return check_text_config(read_json_object(path, MAX_CONFIG_BYTES, error), path, error)
+
+
+def check_text_config(
+    raw: dict[str, Any], path: Path, error: type[SparseFlowError] = CheckpointError
+) -> dict[str, Any]:
+    """The fields of the text model in `raw`, the content of a config.json; `path` is for messages.
+
+    Fields that families name differently have one name here. `layer_types` (one entry a layer) and
+    `tie_word_embeddings` are always there. Raises `error` for a field that is wrong and
+    UnsupportedError for a family or quantization that is not known.
+    """
     _refuse_quantization(raw, path)
     text = raw.get("text_config", raw)
     if not isinstance(text, dict):

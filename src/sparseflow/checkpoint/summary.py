@@ -31,15 +31,7 @@ def summarize_checkpoint(checkpoint: Checkpoint) -> list[ClassSummary]:
     """A line for each class, also for those without tensors, and one for tensors that nothing claims, if there are
     any.
     """
-    tensors = [
-        (
-            None if tensor.identity is None else tensor.identity.tensor_class,
-            tensor.nbytes,
-            tensor.dtype,
-        )
-        for tensor in checkpoint.tensors.values()
-    ]
-    return summarize(tensors, checkpoint.config)
+    return summarize(checkpoint.stored_sizes(), checkpoint.config)
 
 
 def summarize(

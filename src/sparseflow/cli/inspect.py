@@ -26,7 +26,8 @@ def inspect(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="The directory of a checkpoint or container, or a model's name."
+            metavar="MODEL",
+            help="The directory of a checkpoint or container, a GGUF file, or a model's name.",
         ),
     ],
     expert: Annotated[
@@ -43,7 +44,7 @@ def inspect(
     """Show the tensors of a checkpoint or container by class, or the byte ranges of one expert."""
     path = Path(model)
     key = None if expert is None else _parse_expert(expert)
-    if path.is_dir() and not (path / models.MANIFEST).exists():
+    if _is_checkpoint(path):
         document = _checkpoint_document(path, key)
     else:
         document = _container_document(models.resolve(model, models_dir), key)
@@ -57,6 +58,13 @@ def inspect(
         _show_slices(document)
 
 
+def _is_checkpoint(path: Path) -> bool:
+    from sparseflow.checkpoint.open import is_gguf
+
+    is_directory = path.is_dir() and not (path / models.MANIFEST).exists()
+    return is_directory or (path.exists() and is_gguf(path))
+
+
 def _parse_expert(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if match is None:
@@ -65,11 +73,16 @@ def _parse_expert(text: str) -> tuple[int, int]:
 
 
 def _checkpoint_document(path: Path, key: tuple[int, int] | None) -> dict[str, Any]:
-    from sparseflow.checkpoint.checkpoint import Checkpoint
     from sparseflow.checkpoint.expert_slices import ExpertSlices
+    from sparseflow.checkpoint.open import is_gguf, open_checkpoint
     from sparseflow.checkpoint.summary import summarize_checkpoint
 
-    with Checkpoint.open(path) as checkpoint:
+    if key is not None and is_gguf(path):
+        raise ConfigError(
+            f"{path}: --expert shows byte ranges, and a GGUF file's experts have none before they"
+            " are dequantized; prepare a container and inspect that"
+        )
+    with open_checkpoint(path) as checkpoint:
         document: dict[str, Any] = {
             "checkpoint": str(path),
             "model_type": checkpoint.config["model_type"],

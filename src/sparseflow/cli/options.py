@@ -42,6 +42,14 @@ PresetOption = Annotated[
         show_default=False,
     ),
 ]
+TokenizerOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR_OR_JSON",
+        help="Tokenizer files to use instead of a GGUF file's metadata.",
+        show_default=False,
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no statistics.")]
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparseflow.cli.console import progress_bars, say, show_table, write_json
-from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption, places
+from sparseflow.cli.options import (
+    JsonOption,
+    ModelsDirOption,
+    QuietOption,
+    TokenizerOption,
+    places,
+)
 from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
 
 if TYPE_CHECKING:
+    from sparseflow.cli.console import ProgressCallback
     from sparseflow.container.hub_names import HubName
     from sparseflow.container.summary import RecipeLine
 
@@ -28,7 +35,7 @@ def prepare(
         str | None,
         typer.Argument(
             metavar="SOURCE",
-            help="The directory of a safetensors checkpoint, or ORG/NAME or ORG/NAME@REVISION on a hub.",
+            help="The directory of a safetensors checkpoint, a GGUF file, or ORG/NAME or ORG/NAME@REVISION on a hub.",
             show_default=False,
         ),
     ] = None,
@@ -58,6 +65,7 @@ def prepare(
             help="Keep what is downloaded, in a directory beside the container: its name and .checkpoint.",
         ),
     ] = False,
+    tokenizer: TokenizerOption = None,
     models_dir: ModelsDirOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
@@ -77,12 +85,13 @@ def prepare(
     try:
         if hub_name is not None:
             recipe = _choose_recipe(hub_name, recipe)
+            _refuse_tokenizer(source, tokenizer)
             where = places(models_dir).models_dir
             _prepare_from_hub(hub_name, where, output, recipe, report, keep=keep_checkpoint)
         elif keep_checkpoint:
             raise ConfigError(f"--keep-checkpoint is for a hub's model; {source} stays as it is")
         elif output is not None:
-            _prepare(Path(source), output, recipe or DEFAULT_RECIPE, report)
+            _prepare(Path(source), output, recipe or DEFAULT_RECIPE, tokenizer, report)
     except KeyboardInterrupt:
         say("sparseflow: interrupted; the same command goes on where it was")
         return INTERRUPTED_EXIT_CODE
@@ -97,7 +106,13 @@ class _Report:
     quiet: bool
 
     def tell(
-        self, output: Path, recipe: str, left_out: dict[str, list[str]], *, was_complete: bool
+        self,
+        output: Path,
+        recipe: str,
+        left_out: dict[str, list[str]],
+        types: list[str],
+        *,
+        was_complete: bool,
     ) -> None:
         from sparseflow.checkpoint.summary import collapse_names
         from sparseflow.container.manifest import read_manifest
@@ -114,26 +129,37 @@ class _Report:
                 "recipe": recipe,
                 "bytes": nbytes,
                 "not_carried": left_out,
+                "requantized_from": types,
             }
             write_json(document, self.json)
         if self.json != "-":
             verb = "was complete" if was_complete else "written"
-            print(f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}")
+            print(
+                f"{output}: {recipe} container {verb}, {format_bytes(nbytes)}{_requantized(types)}"
+            )
 
 
-def _prepare(source: Path, output: Path, recipe: str, report: _Report) -> None:
-    from sparseflow.checkpoint.checkpoint import Checkpoint
+def _refuse_tokenizer(source: str, tokenizer: Path | None) -> None:
+    if tokenizer is not None:
+        raise ConfigError(f"--tokenizer is for a GGUF file; {source} has its own")
+
+
+def _prepare(
+    source: Path, output: Path, recipe: str, tokenizer: Path | None, report: _Report
+) -> None:
+    from sparseflow.checkpoint.open import open_checkpoint
     from sparseflow.checkpoint.summary import not_carried
 
-    with Checkpoint.open(source) as checkpoint:
-        left_out = not_carried(checkpoint)
+    with open_checkpoint(source) as checkpoint:
+        left_out, types = not_carried(checkpoint), checkpoint.quantized_types
     # A damaged header has been refused by now, without the memory that numerical libraries take.
     from sparseflow.prepare.prepare import prepare as prepare_container
 
     was_complete = (output / MANIFEST_NAME).exists()
     with progress_bars(quiet=report.quiet, in_bytes=True) as progress:
-        prepare_container(source, output, recipe, progress)
-    report.tell(output, recipe, left_out, was_complete=was_complete)
+        show = _labelled(progress, types)
+        prepare_container(source, output, recipe, show, tokenizer=tokenizer)
+    report.tell(output, recipe, left_out, types, was_complete=was_complete)
 
 
 def _prepare_from_hub(
@@ -163,7 +189,7 @@ def _prepare_from_hub(
             keep_checkpoint=keep,
             on_headers=lambda checkpoint: left_out.update(not_carried(checkpoint)),
         )
-    report.tell(output, recipe, left_out, was_complete=was_complete)
+    report.tell(output, recipe, left_out, [], was_complete=was_complete)
     if not report.quiet and checkpoint_path(output).exists():
         say(f"checkpoint kept in {checkpoint_path(output)}")
 
@@ -181,19 +207,41 @@ def _choose_recipe(name: HubName, recipe: str | None) -> str:
     return recipe or name.recipe or DEFAULT_RECIPE
 
 
+def _labelled(progress: ProgressCallback, types: list[str]) -> ProgressCallback:
+    """Progress that also says what weights are requantized from."""
+
+    def show(task: str, done: int, total: int) -> None:
+        progress(f"{task}, requantized from {', '.join(types)}" if types else task, done, total)
+
+    return show
+
+
+def _requantized(types: list[str]) -> str:
+    if not types:
+        return ""
+    return f"; requantized from {', '.join(types)}: its quality is bounded by the source's"
+
+
 def _list_recipes(source: str | None, json: str | None) -> None:
-    from sparseflow.checkpoint.model_config import read_text_config
     from sparseflow.container.summary import recipe_lines
-    from sparseflow.errors import CheckpointError
 
     if source is not None and _hub_name(source) is not None:
         raise ConfigError(f"{source}: no such directory; sizes are listed for a checkpoint on disk")
-    config = None if source is None else read_text_config(Path(source), CheckpointError)
-    lines = recipe_lines(config)
+    lines = recipe_lines(None if source is None else _read_config(Path(source)))
     if json is not None:
         write_json({"recipes": [asdict(line) for line in lines]}, json)
     if json != "-":
         _show_recipes(lines)
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    from sparseflow.checkpoint.model_config import read_text_config
+    from sparseflow.checkpoint.open import is_gguf, open_checkpoint
+
+    if not is_gguf(source):
+        return read_text_config(source)
+    with open_checkpoint(source) as checkpoint:
+        return checkpoint.config
 
 
 def _show_recipes(lines: list[RecipeLine]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from sparseflow.cli import models
 from sparseflow.cli.console import progress_bars, say, write_json
-from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption
+from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption, TokenizerOption
 from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes
 
@@ -27,7 +27,7 @@ def verify(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Compare with the checkpoint that it was made from.",
+            help="Compare with the checkpoint, or the GGUF file, that it was made from.",
             show_default=False,
         ),
     ] = None,
@@ -36,6 +36,7 @@ def verify(
         typer.Option("--ladder", help="Run the model in every way and compare the output bits."),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --ladder: few rows.")] = False,
+    tokenizer: TokenizerOption = None,
     models_dir: ModelsDirOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
@@ -43,6 +44,8 @@ def verify(
     """Check every byte of a container; exit code 1 if anything differs."""
     if quick and not ladder:
         raise ConfigError("--quick is for --ladder")
+    if tokenizer is not None and checkpoint is None:
+        raise ConfigError("--tokenizer goes with --checkpoint FILE.gguf")
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
         container = models.resolve(model, models_dir, progress)
     if ladder:
@@ -54,7 +57,7 @@ def verify(
     from sparseflow.prepare.verify import verify as verify_container
 
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
-        report = verify_container(container, checkpoint, progress)
+        report = verify_container(container, checkpoint, progress, tokenizer)
     if json is not None:
         write_json(_document(container, report), json)
     if json != "-":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sparseflow.checkpoint.checkpoint import Checkpoint
+from sparseflow.checkpoint.checkpoint import Checkpoint, CheckpointTensor
 from sparseflow.checkpoint.model_config import rotary_parameters
 from sparseflow.container.dense_layout import INV_FREQ_NAME, NEG_EXP_A, DenseTensor, entries_of
 from sparseflow.container.matrix_formats import check_dtype, to_float32
@@ -34,7 +34,7 @@ def check_dense(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> None:
     """
     for tensor in tensors:
         if tensor.canonical:
-            source = checkpoint.get(tensor.canonical, tensor.source_shape)
+            source = _source(checkpoint, tensor)
             check_dtype(source.dtype, f"{source.file}: tensor {source.name!r}")
 
 
@@ -44,21 +44,30 @@ def dense_blocks(checkpoint: Checkpoint, tensors: list[DenseTensor]) -> Iterator
     Raises CheckpointError for a value that is not finite or beyond the format, UnsupportedError for a dtype that the
     format cannot hold.
     """
-    derived = [tensor for tensor in tensors if _is_derived(tensor)]
+    derived = [tensor for tensor in tensors if _is_derived(checkpoint, tensor)]
     for tensor in derived:
         yield Block(tensor.name, 0, _derive(checkpoint, tensor).view(np.uint8))
     rows = (
         (tensor, rows)
         for tensor in tensors
-        if not _is_derived(tensor)
+        if not _is_derived(checkpoint, tensor)
         for rows in split_rows(_matrix(checkpoint, tensor))
     )
     for blocks in map_in_order(lambda item: _convert(checkpoint, *item), rows):
         yield from blocks
 
 
-def _is_derived(tensor: DenseTensor) -> bool:
-    return tensor.name == INV_FREQ_NAME or tensor.name.endswith(NEG_EXP_A)
+def _is_derived(checkpoint: Checkpoint, tensor: DenseTensor) -> bool:
+    if tensor.name.endswith(NEG_EXP_A):
+        return checkpoint.find(tensor.name) is None
+    return tensor.name == INV_FREQ_NAME
+
+
+def _source(checkpoint: Checkpoint, tensor: DenseTensor) -> CheckpointTensor:
+    """What a tensor is made of. A checkpoint may hold -exp(A_log) itself, as GGUF files do."""
+    name = tensor.name if tensor.name.endswith(NEG_EXP_A) else ""
+    canonical = name if checkpoint.find(name) is not None else tensor.canonical
+    return checkpoint.get(canonical, tensor.source_shape)
 
 
 def _derive(checkpoint: Checkpoint, tensor: DenseTensor) -> NDArray[np.float32]:
@@ -70,7 +79,7 @@ def _derive(checkpoint: Checkpoint, tensor: DenseTensor) -> NDArray[np.float32]:
 
 
 def _matrix(checkpoint: Checkpoint, tensor: DenseTensor) -> Matrix:
-    source = checkpoint.get(tensor.canonical, tensor.source_shape)
+    source = _source(checkpoint, tensor)
     shape = tensor.record.shape
     rows, cols = (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0])
     return Matrix(

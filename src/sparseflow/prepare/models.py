@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
 from sparseflow.checkpoint.index import holds_weights
+from sparseflow.checkpoint.open import is_gguf
 from sparseflow.container.hub_names import HubName, container_path, parse_hub_name
 from sparseflow.container.manifest import FORMAT_VERSION, MANIFEST_NAME
 from sparseflow.container.recipes import DEFAULT_RECIPE, RECIPES, get_recipe
@@ -46,9 +47,10 @@ def resolve_model(
 
 
 def _as_container(path: Path) -> Path:
-    if not (path / MANIFEST_NAME).exists() and holds_weights(path):
+    if is_gguf(path) or (not (path / MANIFEST_NAME).exists() and holds_weights(path)):
+        kind = "GGUF file" if is_gguf(path) else "checkpoint"
         raise ConfigError(
-            f"{path}: a checkpoint, not a container; first: sparseflow prepare {path} --output DIR"
+            f"{path}: a {kind}, not a container; first: sparseflow prepare {path} --output DIR"
         )
     if not (path / MANIFEST_NAME).is_file():
         raise ContainerError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
@@ -31,7 +32,7 @@ from sparseflow.errors import CheckpointError, ContainerError, UnsupportedError
 from sparseflow.models.registry import memory_needs
 from sparseflow.prepare.dense import check_dense, dense_blocks
 from sparseflow.prepare.expert_layers import expert_blobs, expert_pieces, expert_shards
-from sparseflow.prepare.source import copied_files, source_identity
+from sparseflow.prepare.source import copied_files, generated_files, source_identity
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class ContainerPlan:
     source: dict[str, Any]
     copied: dict[str, int]
     """Files taken over as they are, with their sizes."""
+    generated: dict[str, bytes]
+    """Files that take the place of copied ones, with their content."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -57,7 +60,8 @@ class ContainerPlan:
     def file_bytes(self) -> dict[str, int]:
         """Size of every file but the manifest, in the order of writing."""
         experts = {name: layout.file_bytes for name, layout in self.layouts.items()}
-        return {**self.copied, DENSE_NAME: self._dense_header[2], **experts}
+        generated = {name: len(data) for name, data in self.generated.items()}
+        return {**generated, **self.copied, DENSE_NAME: self._dense_header[2], **experts}
 
     def produce(self, name: str, write: Write) -> None:
         """Writes the bytes of a file in pieces, in any order, each once.
@@ -70,6 +74,8 @@ class ContainerPlan:
         elif name == DENSE_NAME:
             write(memoryview(self._dense_header[0]), 0)
             self._write_dense(self.dense, write)
+        elif name in self.generated:
+            write(memoryview(self.generated[name]), 0)
         else:
             path = self.checkpoint.path / name
             write(memoryview(read_small_file(path, MAX_COMPANION_BYTES, CheckpointError)), 0)
@@ -81,7 +87,8 @@ class ContainerPlan:
             name: expert_shards(self.slices, layout.layer) for name, layout in self.layouts.items()
         }
         dense = {self._shard_of(tensor) for tensor in self.dense if tensor.canonical}
-        return {**{name: set() for name in self.copied}, DENSE_NAME: dense, **experts}
+        whole: dict[str, set[str]] = {name: set() for name in (*self.generated, *self.copied)}
+        return {**whole, DENSE_NAME: dense, **experts}
 
     def produce_from(self, shard: str, name: str, write: Write) -> None:
         """Writes what a shard holds of a file. Raises as `produce`."""
@@ -133,10 +140,13 @@ class ContainerPlan:
             write(block.data.data, offsets[block.entry] + block.offset)
 
 
-def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
-    """Checks that the checkpoint has all that a container needs and nothing that is not known.
+def plan_container(
+    checkpoint: Checkpoint, recipe: Recipe, tokenizer: Path | None = None
+) -> ContainerPlan:
+    """Checks that the checkpoint has all that a container needs and nothing that is not known. `tokenizer` as
+    `generated_files`.
 
-    Raises CheckpointError and UnsupportedError.
+    Raises CheckpointError, UnsupportedError and, for a tokenizer that is not there, ConfigError.
     """
     unknown = checkpoint.unknown
     if unknown:
@@ -160,10 +170,10 @@ def plan_container(checkpoint: Checkpoint, recipe: Recipe) -> ContainerPlan:
         )
         for layer in range(slices.num_layers)
     }
-    source = source_identity(checkpoint)
-    return ContainerPlan(
-        checkpoint, recipe, slices, dense, layouts, source, copied_files(checkpoint)
-    )
+    generated = generated_files(checkpoint, tokenizer)
+    source = source_identity(checkpoint, generated)
+    copied = copied_files(checkpoint)
+    return ContainerPlan(checkpoint, recipe, slices, dense, layouts, source, copied, generated)
 
 
 def _check_variant(config: dict[str, Any]) -> None:

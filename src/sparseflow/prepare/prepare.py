@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from sparseflow.checkpoint.checkpoint import Checkpoint, storage_errors
+from sparseflow.checkpoint.open import open_checkpoint
 from sparseflow.container.manifest import read_manifest
 from sparseflow.container.recipes import DEFAULT_RECIPE, get_recipe
 from sparseflow.container.writer import Write
@@ -41,11 +42,13 @@ def prepare(
     progress: Progress | None = None,
     *,
     wait: bool = False,
+    tokenizer: Path | None = None,
 ) -> Path:
     """Writes the container of the checkpoint in `source` to the directory `output`, and returns `output`.
 
-    `source` may be a checkpoint already open, which stays so: one, for instance, that makes its weights when they are
-    read.
+    `source` is a directory, or a GGUF file, whose quantized weights are dequantized and quantized anew; `tokenizer`, a
+    directory or a tokenizer.json, takes the place of the tokenizer in its metadata. `source` may also be a checkpoint
+    already open, which stays so: one, for instance, that makes its weights when they are read.
 
     An unfinished container of the same checkpoint and recipe is continued; a finished one is left as it is. Another
     process preparing the same directory is waited for if `wait`.
@@ -55,9 +58,9 @@ def prepare(
     try unless the checkpoint is at fault. An interrupt leaves what can be continued.
     """
     chosen = get_recipe(recipe)
-    opened = nullcontext(source) if isinstance(source, Checkpoint) else Checkpoint.open(source)
+    opened = nullcontext(source) if isinstance(source, Checkpoint) else open_checkpoint(source)
     with opened as checkpoint:
-        plan = plan_container(checkpoint, chosen)
+        plan = plan_container(checkpoint, chosen, tokenizer)
         with open_workspace(output, wait=wait) as workspace:
             if workspace.is_complete:
                 check_same(plan, workspace)

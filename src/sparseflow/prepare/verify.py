@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sparseflow.checkpoint.checkpoint import Checkpoint, pread_full, storage_errors
+from sparseflow.checkpoint.checkpoint import pread_full, storage_errors
+from sparseflow.checkpoint.open import open_checkpoint
 from sparseflow.container.dense_layout import DENSE_NAME
 from sparseflow.container.expert_file import open_expert_file
 from sparseflow.container.format import SECTION_NAMES, SfiLayout
@@ -55,9 +56,13 @@ class VerifyReport:
 
 
 def verify(
-    path: Path, checkpoint: Path | None = None, progress: Progress | None = None
+    path: Path,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+    tokenizer: Path | None = None,
 ) -> VerifyReport:
-    """Checks the container in `path`, and compares it with `checkpoint` if one is given.
+    """Checks the container in `path`, and compares it with `checkpoint` if one is given, a directory or a GGUF file;
+    `tokenizer` as `prepare` was given it.
 
     Differences are in the report. Raises ContainerError if the directory is no container that can be read, and what
     opening the checkpoint raises.
@@ -75,7 +80,7 @@ def verify(
             _check_experts(report, expert_file, layer, container)
         _check_dense(report, container)
     if checkpoint is not None:
-        _compare(report, path, checkpoint, progress)
+        _compare(report, path, checkpoint, progress, tokenizer)
     return report
 
 
@@ -146,9 +151,15 @@ def _find_matrix_error(container: Container, name: str, record: TensorRecord) ->
     return None
 
 
-def _compare(report: VerifyReport, path: Path, source: Path, progress: Progress | None) -> None:
-    with Container.open(path) as container, Checkpoint.open(source) as checkpoint:
-        plan = plan_container(checkpoint, get_recipe(container.manifest.recipe))
+def _compare(
+    report: VerifyReport,
+    path: Path,
+    source: Path,
+    progress: Progress | None,
+    tokenizer: Path | None,
+) -> None:
+    with Container.open(path) as container, open_checkpoint(source) as checkpoint:
+        plan = plan_container(checkpoint, get_recipe(container.manifest.recipe), tokenizer)
         if container.manifest.source != plan.source:
             report.findings.append(
                 f"{path}: made from another checkpoint than {source} (hashes of config or headers differ)"
