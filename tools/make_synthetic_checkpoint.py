@@ -84,7 +84,7 @@ def make(options: argparse.Namespace) -> Path:
 def make_container(plan: Plan, output: Path, recipe: str) -> Path:
     """Prepares a container from a checkpoint that is never written."""
     from sparseflow.cli.console import progress_bars
-    from sparseflow.prepare import prepare
+    from sparseflow.prepare.prepare import prepare
 
     with (
         tempfile.TemporaryDirectory() as directory,

@@ -8,7 +8,8 @@ import pytest
 
 from sparseflow.container.recipes import RECIPES
 from sparseflow.native import _ext
-from sparseflow.prepare import pipeline, prepare
+from sparseflow.prepare import pipeline
+from sparseflow.prepare.prepare import prepare
 
 
 def contents(container: Path) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from make_synthetic_checkpoint import make, parse_options
 from sparseflow.container.reader import Container
 from sparseflow.errors import CheckpointError, ContainerError, SparseFlowError, UnsupportedError
 from sparseflow.native import _ext
-from sparseflow.prepare import prepare
+from sparseflow.prepare.prepare import prepare
 
 DAMAGED = 1
 """Exit code of `verify` if bytes are not what they should be."""

@@ -24,7 +24,7 @@ import pytest
 from hub_server import Fault, Hub, serve
 
 from make_synthetic_checkpoint import make, parse_options
-from sparseflow.prepare import prepare
+from sparseflow.prepare.prepare import prepare
 
 PEAK_MEMORY_BYTES = 700 << 20
 DEVICE_BLOCK = 512

@@ -17,6 +17,7 @@ from sparseflow.units import format_bytes
 
 if TYPE_CHECKING:
     from sparseflow.cli.console import ProgressCallback
+    from sparseflow.container.hub_names import HubName
 
 MANIFEST = "manifest.json"
 WORK, JOURNAL = ".prepare", "journal.json"
@@ -64,6 +65,14 @@ def resolve(
 
     where = places(models_dir)
     return resolve_model(name, where.models_dir, where.cache_dir, progress=progress)
+
+
+def is_prepared(name: HubName, models_dir: Path | None = None) -> bool:
+    """Whether a container of a hub's model is here: of the recipe that the name says, or of any."""
+    from sparseflow.prepare.models import prepared_recipes
+
+    prepared = prepared_recipes(name, places(models_dir).models_dir)
+    return bool(prepared) if name.recipe is None else name.recipe in prepared
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,9 @@ from sparseflow.errors import ConfigError, StorageError
 from sparseflow.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sparseflow.cli.plan_model import Found
     from sparseflow.planning.machine import Machine
     from sparseflow.planning.model_shape import ModelShape
     from sparseflow.planning.plan import Plan, Question, RecipePlan
@@ -82,10 +86,9 @@ def plan(
     if json is not None:
         write_json(_document(model, where, made), json)
     if json != "-":
-        _show_machine(where, threads, quiet=quiet)
-        _show(made)
-        if found.download_bytes:
-            print(f"download: {format_bytes(found.download_bytes)}, shard by shard; {found.room}")
+        if not quiet:
+            say(machine_line(where, threads))
+        show_plan(made, found)
     return 0 if made.chosen.fits else 1
 
 
@@ -124,18 +127,18 @@ def _document(model: str, machine: Machine, made: Plan) -> dict[str, Any]:
     }
 
 
-def _show_machine(machine: Machine, threads: int, *, quiet: bool) -> None:
-    if quiet:
-        return
-    say(
+def machine_line(machine: Machine, threads: int) -> str:
+    """What the predictions stand on."""
+    limit = f", limit {format_bytes(machine.limit_bytes)}" if machine.limit_bytes else ""
+    return (
         f"machine ({machine.origin}): {format_bytes(machine.total_bytes)} of memory, "
-        f"{format_bytes(machine.available_bytes)} available"
-        + (f", limit {format_bytes(machine.limit_bytes)}" if machine.limit_bytes else "")
-        + f"; memory {machine.memory / 1e9:.1f} GB/s, disk {machine.disk / 1e9:.2f} GB/s, {threads} threads"
+        f"{format_bytes(machine.available_bytes)} available{limit}; "
+        f"memory {machine.memory / 1e9:.1f} GB/s, disk {machine.disk / 1e9:.2f} GB/s, {threads} threads"
     )
 
 
-def _show(made: Plan) -> None:
+def show_plan(made: Plan, found: Found, *, to_stderr: bool = False) -> None:
+    """Recipes side by side, the sum of the chosen one line by line, the verdict, what would avoid streaming."""
     from rich.table import Table
 
     table = Table("recipe")
@@ -147,11 +150,16 @@ def _show(made: Plan) -> None:
         table.add_column(heading, justify="right")
     for row in made.rows:
         table.add_row(*_recipe_line(row), style="bold" if row is made.chosen else None)
-    show_table(table)
-    _show_sum(made.chosen)
-    print(made.verdict)
-    for line in made.alternatives:
-        print(f"or: {line}")
+    show_table(table, to_stderr=to_stderr)
+    show_table(_sum_table(made.chosen), to_stderr=to_stderr)
+    lines = [made.verdict, *(f"or: {line}" for line in made.alternatives)]
+    if found.download_bytes:
+        lines.append(
+            f"download: {format_bytes(found.download_bytes)}, one shard after another; on disk at most"
+            f" {format_bytes(found.spare_bytes)} beside the container"
+        )
+    for line in lines:
+        print(line, file=sys.stderr if to_stderr else sys.stdout)
 
 
 def _recipe_line(row: RecipePlan) -> list[str]:
@@ -176,7 +184,7 @@ def _recipe_line(row: RecipePlan) -> list[str]:
     return [*line, "-" if preparing is None else format_seconds(preparing)]
 
 
-def _show_sum(row: RecipePlan) -> None:
+def _sum_table(row: RecipePlan) -> Table:
     """Every line of the sum, here and at the floor."""
     from rich.table import Table
 
@@ -191,4 +199,4 @@ def _show_sum(row: RecipePlan) -> None:
     table.add_row("all", format_bytes(row.floor.total_bytes), total)
     if row.budget is not None:
         table.add_row("--ram", str(row.floor.total_bytes), format_bytes(row.budget.ram_bytes))
-    show_table(table)
+    return table

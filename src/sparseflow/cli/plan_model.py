@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from sparseflow.planning.model_shape import (
 
 if TYPE_CHECKING:
     from sparseflow.cli.console import ProgressCallback
+    from sparseflow.container.hub_names import HubName
 
 PROBE_BYTES = 256 << 20
 """Of the file that is written where a container would lie, to measure the disk."""
@@ -40,17 +41,23 @@ class Found:
     """Files to measure the disk with, and the bytes of one read."""
     download_bytes: int = 0
     """Of the shards on the hub."""
-    room: str = ""
-    """What preparing from a hub takes on disk beside the container, in words."""
+    spare_bytes: int = 0
+    """On disk beside the container while it is prepared from a hub."""
 
 
 def find_model(
     name: str, models_dir: Path | None, recipe: str | None, progress: ProgressCallback
 ) -> Found:
     """Raises what resolving a model raises, and what reading headers raises."""
+    from sparseflow.checkpoint.open import is_gguf
+    from sparseflow.container.hub_names import parse_hub_name
+
     path = Path(name)
-    if path.is_dir() and not (path / models.MANIFEST).exists():
+    if is_gguf(path) or (path.is_dir() and not (path / models.MANIFEST).exists()):
         return _checkpoint(path, recipe)
+    hub_name = None if path.exists() else parse_hub_name(name)
+    if hub_name is not None and not models.is_prepared(hub_name, models_dir):
+        return _on_hub(hub_name, recipe or hub_name.recipe, progress)
     container = models.resolve(name, models_dir, progress)
     if recipe is not None:
         raise ConfigError(f"--recipe: {name} is a container, which has its recipe")
@@ -59,11 +66,24 @@ def find_model(
     return Found([shape], None, files)
 
 
+def _on_hub(name: HubName, recipe: str | None, progress: ProgressCallback) -> Found:
+    """From the headers of the hub's files, which are fetched and not kept."""
+    from sparseflow.checkpoint.hub import fetch_headers, open_hub
+
+    progress("headers", 0, 1)
+    with tempfile.TemporaryDirectory(prefix="sparseflow-headers-") as directory:
+        repo = open_hub(name.repo_id, name.revision)
+        found = _checkpoint(fetch_headers(repo, Path(directory)), recipe)
+        sizes = [path.stat().st_size for path in Path(directory).glob("*.safetensors")]
+    progress("headers", 1, 1)
+    return replace(found, download_bytes=sum(sizes), spare_bytes=sum(sorted(sizes)[-2:]))
+
+
 def _checkpoint(directory: Path, recipe: str | None) -> Found:
-    from sparseflow.checkpoint.checkpoint import Checkpoint
+    from sparseflow.checkpoint.open import open_checkpoint
     from sparseflow.container.recipes import RECIPES, get_recipe
 
-    with Checkpoint.open(directory) as checkpoint:
+    with open_checkpoint(directory) as checkpoint:
         config, headers = checkpoint.config, checkpoint.headers
     tokenizer = directory / TOKENIZER_NAME
     copied = {TOKENIZER_NAME: tokenizer.stat().st_size} if tokenizer.is_file() else {}

@@ -7,7 +7,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sparseflow.cli import models
 from sparseflow.cli.console import progress_bars, say, write_json
 from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption, with_engine_options
 from sparseflow.cli.stopwatch import Stopwatch
@@ -23,7 +22,8 @@ def run(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="[MODEL]", help="A container, a name, demo or demo:RECIPE. Default: demo."
+            metavar="[MODEL]",
+            help="A container, a name, demo or demo:RECIPE, or ORG/NAME on a hub. Default: demo.",
         ),
     ] = "demo",
     prompt: Annotated[
@@ -65,6 +65,9 @@ def run(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on past the end of text.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="A model on a hub: download without asking.")
+    ] = False,
     models_dir: ModelsDirOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
@@ -91,10 +94,10 @@ def run(
         raise ConfigError(f"--thinking: unknown {thinking!r}; known: on, off, hide")
 
     from sparseflow.cli.answer import Answer, Question
+    from sparseflow.cli.hub_model import find_or_prepare
 
     is_printing = json != "-"
-    with progress_bars(quiet=quiet, in_bytes=True) as progress:
-        path = models.resolve(model, models_dir, progress)
+    path = find_or_prepare(model, models_dir, engine, is_agreed=yes, quiet=quiet)
     watch.lap("resolve_seconds")
     text = _read_prompt(model, prompt)
     watch.lap("prompt_seconds")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparseflow.checkpoint.checkpoint import Checkpoint
 from sparseflow.checkpoint.index import holds_weights
@@ -13,8 +14,9 @@ from sparseflow.container.hub_names import HubName, container_path, parse_hub_na
 from sparseflow.container.manifest import FORMAT_VERSION, MANIFEST_NAME
 from sparseflow.container.recipes import DEFAULT_RECIPE, RECIPES, get_recipe
 from sparseflow.errors import ConfigError, ContainerError
-from sparseflow.prepare.prepare import Progress, prepare
-from sparseflow.prepare.source import copied_files, source_identity
+
+if TYPE_CHECKING:
+    from sparseflow.prepare.prepare import Progress
 
 DEMO_NAME = "demo"
 
@@ -59,14 +61,23 @@ def _as_container(path: Path) -> Path:
     return path
 
 
+def prepared_recipes(name: HubName, models_dir: Path) -> dict[str, Path]:
+    """The finished containers of a hub's model, by recipe."""
+    paths = {known: container_path(models_dir, name.repo_id, known) for known in RECIPES}
+    return {known: path for known, path in paths.items() if (path / MANIFEST_NAME).is_file()}
+
+
+def unfinished_recipe(name: HubName, models_dir: Path) -> str | None:
+    """The recipe of a hub's model that was begun and has not ended; None if there is none."""
+    for known in RECIPES:
+        path = container_path(models_dir, name.repo_id, known)
+        if path.is_dir() and not (path / MANIFEST_NAME).exists():
+            return known
+    return None
+
+
 def _hub_container(name: HubName, models_dir: Path, recipe: str | None) -> Path:
-    prepared = {
-        known: path
-        for known in RECIPES
-        if (path := container_path(models_dir, name.repo_id, known))
-        .joinpath(MANIFEST_NAME)
-        .is_file()
-    }
+    prepared = prepared_recipes(name, models_dir)
     if recipe is None and len(prepared) == 1:
         return next(iter(prepared.values()))
     wanted = get_recipe(recipe or DEFAULT_RECIPE).name
@@ -83,7 +94,10 @@ def _hub_container(name: HubName, models_dir: Path, recipe: str | None) -> Path:
 
 
 def _demo_container(cache_dir: Path, recipe: str, progress: Progress | None) -> Path:
+    # Here, so that finding a container, or refusing one, loads no numerical library.
     from sparseflow import demo
+    from sparseflow.prepare.prepare import prepare
+    from sparseflow.prepare.source import copied_files, source_identity
 
     get_recipe(recipe)
     source = demo.checkpoint_path()

@@ -16,7 +16,7 @@ from make_synthetic_checkpoint import make, parse_options
 from sparseflow.container.reader import Container, aligned_empty
 from sparseflow.container.recipes import RECIPES
 from sparseflow.errors import ConfigError, ContainerError, SparseFlowError, UnsupportedError
-from sparseflow.prepare import prepare
+from sparseflow.prepare.prepare import prepare
 
 PREFIX = "model.language_model."
 HEADS = {

@@ -14,7 +14,7 @@ from safetensors import deserialize
 
 from make_synthetic_checkpoint import make, parse_options
 from sparseflow.container.recipes import RECIPES, Recipe
-from sparseflow.prepare import prepare
+from sparseflow.prepare.prepare import prepare
 
 PREFIX = "model.language_model."
 LAYER, EXPERT = 1, 17

@@ -24,8 +24,8 @@ from sparseflow.errors import (
     StorageError,
     UnsupportedError,
 )
-from sparseflow.prepare import prepare
 from sparseflow.prepare.hub import prepare_from_hub
+from sparseflow.prepare.prepare import prepare
 
 QUICK = Patience(tries=3, first_wait=0.005)
 NEXT_COMMIT = "f" * 40

@@ -26,7 +26,7 @@ from sparseflow.errors import (
     StorageError,
     UnsupportedError,
 )
-from sparseflow.prepare import prepare
+from sparseflow.prepare.prepare import prepare
 
 DENSE = "dense.safetensors"
 
@@ -298,7 +298,7 @@ def test_writers_that_wait_for_each_other_leave_one_container(
     source: Path, reference: dict[str, bytes], tmp_path: Path
 ) -> None:
     script = (
-        "import sys; from pathlib import Path; from sparseflow.prepare import prepare;"
+        "import sys; from pathlib import Path; from sparseflow.prepare.prepare import prepare;"
         "prepare(Path(sys.argv[1]), Path(sys.argv[2]), wait=True)"
     )
     command = [sys.executable, "-c", script, str(source), str(tmp_path / "c")]

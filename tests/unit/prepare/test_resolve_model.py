@@ -8,8 +8,8 @@ import pytest
 
 from make_synthetic_checkpoint import make, parse_options
 from sparseflow.errors import ConfigError, ContainerError
-from sparseflow.prepare import prepare
 from sparseflow.prepare.models import resolve_model
+from sparseflow.prepare.prepare import prepare
 
 
 @pytest.fixture(scope="module")

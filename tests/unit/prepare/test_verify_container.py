@@ -17,7 +17,8 @@ from sparseflow.container.format import SfiLayout
 from sparseflow.container.reader import Container
 from sparseflow.container.recipes import RECIPES
 from sparseflow.native import _ext
-from sparseflow.prepare import prepare, verify
+from sparseflow.prepare.prepare import prepare
+from sparseflow.prepare.verify import verify
 
 
 @pytest.fixture(scope="module")

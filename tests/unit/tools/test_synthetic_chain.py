@@ -84,7 +84,7 @@ def test_every_block_decides_every_link(container: Path, name: str) -> None:
 def test_a_container_made_directly_is_that_of_the_written_checkpoint(
     container: Path, tmp_path: Path
 ) -> None:
-    from sparseflow.prepare import prepare
+    from sparseflow.prepare.prepare import prepare
 
     checkpoint = make(parse_options([*TINY, str(tmp_path / "checkpoint")]))
     recipe = read_manifest(container).recipe
