@@ -4,8 +4,8 @@
     python benchmarks/pressure.py demo --take 128M --new 3000
 
 The same decode runs twice: undisturbed, then in a group whose limit (`--limit`) leaves a quarter of `--take` beside
-what the first run took, and what three quarters of the arena would not make room for. A process that holds `--take`
-bytes joins for the second quarter of the tokens. Exit code 1
+the engine with a full arena, and what three quarters of the arena would not make room for. A process that holds
+`--take` bytes joins for the second quarter of the tokens. Exit code 1
 names what was not so: the run goes on, the arena shrinks and grows back to its full size, the logits are those of the
 undisturbed run, nobody is killed. Needs the right to make control groups.
 """
@@ -47,6 +47,8 @@ class Sample:
     tokens: int
     allowed: int
     held: int
+    touched: int
+    """Of the arena: written to."""
     own: int
     """Anonymous memory of the engine's process, the arena included."""
     others: int
@@ -68,8 +70,9 @@ class Run:
     """The other process got all it wanted."""
 
     @property
-    def peak_own(self) -> int:
-        return max((sample.own for sample in self.samples), default=0)
+    def full_own(self) -> int:
+        """Of the engine's process, if its arena were full."""
+        return self.full + max((s.own - s.touched for s in self.samples), default=0)
 
 
 class Taker:
@@ -227,7 +230,7 @@ def _compare(options: argparse.Namespace) -> int:
         return 1
     lacking = max(0, options.take - cache * 3 // 4)
     slack = options.take // SLACK_SHARE + SLACK_BYTES
-    limit = options.limit or undisturbed.peak_own + lacking + slack
+    limit = options.limit or undisturbed.full_own + lacking + slack
     run = measure(container, cache, options.new, limit, options.take)
     print(table(run))
     if options.plot:
@@ -252,7 +255,7 @@ def _summary(run: Run, undisturbed: Run, limit: int, take: int) -> str:
 
 def _sample(said: dict[str, Any], seconds: float, group: MemoryGroup, *, is_taken: bool) -> Sample:
     others = max(0, group.memory().anonymous_bytes - said["own"])
-    sizes = (said["allowed"], said["held"], said["own"], others)
+    sizes = (said["allowed"], said["held"], said["touched"], said["own"], others)
     return Sample(seconds, said["tokens"], *sizes, is_taken)
 
 

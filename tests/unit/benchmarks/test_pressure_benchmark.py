@@ -20,10 +20,10 @@ END: dict[str, Any] = {
     "hash": "ab", "shrinks": 2, "grows": 3, "least": 10 * MIB, "leases": 0, "warnings": [], "decode_seconds": 1.0,
 }  # fmt: skip
 SAMPLES = [
-    Sample(0.0, 1, 64 * MIB, 64 * MIB, 100 * MIB, 0, is_taken=False),
-    Sample(0.5, 5, 64 * MIB, 64 * MIB, 99 * MIB, 0, is_taken=True),
-    Sample(0.7, 6, 10 * MIB, 12 * MIB, 46 * MIB, 60 * MIB, is_taken=True),
-    Sample(1.0, 9, 64 * MIB, 64 * MIB, 99 * MIB, 0, is_taken=False),
+    Sample(0.0, 1, 64 * MIB, 64 * MIB, 60 * MIB, 100 * MIB, 0, is_taken=False),
+    Sample(0.5, 5, 64 * MIB, 64 * MIB, 50 * MIB, 99 * MIB, 0, is_taken=True),
+    Sample(0.7, 6, 10 * MIB, 12 * MIB, 10 * MIB, 46 * MIB, 60 * MIB, is_taken=True),
+    Sample(1.0, 9, 64 * MIB, 64 * MIB, 50 * MIB, 99 * MIB, 0, is_taken=False),
 ]
 
 
