@@ -97,7 +97,7 @@ def test_an_interrupted_download_is_listed_goes_on_and_can_be_removed(
     assert row["bytes"] > 0
     assert main(["list"]) == 0
     assert "unfinished" in capsys.readouterr().out
-    assert main(["run", "org/model", "hello"]) == ConfigError.exit_code
+    assert main(["verify", "org/model"]) == ConfigError.exit_code
     assert "sparseflow prepare org/model --recipe int4" in capsys.readouterr().err
     assert main(["remove", "org/model:int4", "--yes"]) == 0
     assert list((home / "models").iterdir()) == []
@@ -164,3 +164,70 @@ def test_only_what_is_downloaded_can_be_kept(
     words = ["prepare", str(source), "--output", str(home / "c"), "--keep-checkpoint"]
     assert main(words) == ConfigError.exit_code
     assert "--keep-checkpoint is for a hub's model" in capsys.readouterr().err
+
+
+MACHINE = "ram=8GiB,disk=1.9GB/s,memory=35GB/s"
+
+
+@pytest.mark.usefixtures("home")
+def test_plan_reads_headers_alone_and_keeps_nothing(
+    hub: Hub, source: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "org/model", "--machine", MACHINE, "--json"]) == 0
+    remote = json.loads(capsys.readouterr().out)
+    assert main(["plan", str(source), "--machine", MACHINE, "--json"]) == 0
+    local = json.loads(capsys.readouterr().out)
+    assert remote["recipes"] == local["recipes"]
+    assert not any(home.rglob("*.safetensors"))
+
+
+@pytest.mark.usefixtures("home", "hub")
+def test_plan_says_what_would_be_downloaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "org/model", "--machine", MACHINE]) == 0
+    assert "download: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("hub")
+def test_run_asks_before_it_downloads(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "org/model", "1 2 3", "--max-new-tokens", "4"]
+    assert main(words) == 10
+    said = capsys.readouterr().err
+    assert "--yes" in said
+    assert "container of" in said
+    assert not any(home.rglob("manifest.json"))
+
+
+@pytest.mark.usefixtures("home")
+def test_run_with_yes_plans_prepares_and_answers(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "org/model", "1 2 3", "--max-new-tokens", "4", "--json"]
+    assert main([*words, "--yes"]) == 0
+    captured = capsys.readouterr()
+    assert "It runs: int8" in captured.err  # everything fits: the most accurate
+    first = json.loads(captured.out)
+    assert first["recipe"] == "int8"
+    asked = len(hub.requests)
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["ids"] == first["ids"]
+    assert len(hub.requests) == asked  # the second run needs no hub
+
+
+def test_run_goes_on_with_the_recipe_that_was_begun(
+    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted(hub, home)
+    hub.bytes_per_second = None
+    assert main(["run", "org/model", "1 2 3", "--max-new-tokens", "2", "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert "going on with int4" in captured.err
+    assert json.loads(captured.out)["recipe"] == "int4"
+
+
+@pytest.mark.usefixtures("hub")
+def test_run_refuses_before_downloading_what_would_not_fit(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "org/model", "a", "--ram", "20M", "--yes"]) == 15
+    assert "dense weights" in capsys.readouterr().err
+    assert not any(home.rglob("manifest.json"))
