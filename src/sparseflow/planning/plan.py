@@ -131,7 +131,7 @@ def _verdict(row: RecipePlan) -> str:
         return f"It does not run here: {row.recipe} {row.refusal}."
     found = row.prediction
     speed = (
-        f"about {found.decode_tokens_per_second:.2g} tokens a second, the first after"
+        f"about {_count(found.decode_tokens_per_second)} tokens a second, the first after"
         f" {format_seconds(found.first_token_seconds)} for a prompt of {found.prompt_tokens}"
     )
     room = f"{format_bytes(row.budget.total_bytes)} of memory"
@@ -141,6 +141,10 @@ def _verdict(row: RecipePlan) -> str:
         f"It runs: {row.recipe} in {room}, {found.kept_share:.0%} of the experts in memory and the rest"
         f" streamed, {speed}."
     )
+
+
+def _count(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
 
 
 def _alternatives(rows: Sequence[RecipePlan], chosen: RecipePlan, question: Question) -> list[str]:
