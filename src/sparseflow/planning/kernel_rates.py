@@ -9,6 +9,7 @@ import numpy as np
 
 from sparseflow.container.matrix_formats import view_scales
 from sparseflow.container.matrix_sizes import code_bytes, scale_bytes
+from sparseflow.container.reader import aligned_empty
 from sparseflow.container.recipes import BF16, FLOAT32
 from sparseflow.native import _ext
 
@@ -55,12 +56,12 @@ def _seconds(runtime: _ext.Runtime, weight_format: str, rows: int, tokens: int) 
 
 
 def _matrix(weight_format: str, rows: int) -> _ext.Matrix:
-    """[rows, COLUMNS], every page written, so that every byte is read from a place of its own."""
-    codes = np.full(code_bytes(weight_format, rows, COLUMNS), _filler(weight_format), np.uint8)
-    raw = np.zeros(scale_bytes(weight_format, rows, COLUMNS), np.uint8)
-    scales = None
-    if raw.size:
-        scales = view_scales(weight_format, raw)
+    """[rows, COLUMNS] on huge pages, as weights are; written, so that every byte is read from a place of its own."""
+    codes = aligned_empty(code_bytes(weight_format, rows, COLUMNS))
+    codes[:] = _filler(weight_format)
+    raw = aligned_empty(scale_bytes(weight_format, rows, COLUMNS))
+    scales = view_scales(weight_format, raw) if raw.size else None
+    if scales is not None:
         scales[:] = 1
     return _ext.Matrix(weight_format, rows, COLUMNS, codes, scales)
 
