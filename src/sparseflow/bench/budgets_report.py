@@ -17,6 +17,7 @@ def budgets_sheet(rows: Sequence[BudgetRow]) -> Sheet:
         "budget", "--ram = limit", "cache", "chunk", "decode tok/s: predicted", "measured", "ratio",
         "prefill tok/s: predicted", "measured", "hit rate: predicted", "measured",
         "peak anonymous: predicted", "measured", "ratio", "OOM", "pswpout", "hash",
+        "machine moved",
     )  # fmt: skip
     return Sheet("Budgets kept", headings, [_line(row) for row in rows])
 
@@ -43,6 +44,7 @@ def _line(row: BudgetRow) -> list[str]:
         str(sum(each.oom_kills for each in (ours, *row.sweep))),
         str(sum(each.pswpout for each in (ours, *row.sweep))),
         ours.sha256[:12],
+        f"{row.moved:.0%}",
     ]
 
 
@@ -99,6 +101,7 @@ def budgets_document(rows: Sequence[BudgetRow]) -> dict[str, Any]:
                 "budget": row.budget.to_dict(),
                 "prediction": asdict(row.prediction),
                 "machine": asdict(row.machine),
+                "moved": row.moved,
                 "measured": asdict(row.measured),
                 "sweep": [asdict(each) for each in row.sweep],
                 "share_of_best": row.share_of_best,

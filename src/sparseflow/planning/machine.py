@@ -57,6 +57,32 @@ class Machine:
         return self.floats if rate is None else rate
 
 
+def between(before: Machine, after: Machine) -> Machine:
+    """The mean of two measurements: what a run between them met."""
+
+    def mean(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+        return {name: (a[name] + b[name]) / 2 for name in a}
+
+    return replace(
+        after,
+        disk=(before.disk + after.disk) / 2,
+        first_read_seconds=(before.first_read_seconds + after.first_read_seconds) / 2,
+        memory=(before.memory + after.memory) / 2,
+        floats=(before.floats + after.floats) / 2,
+        single=mean(before.single, after.single),
+        many=mean(before.many, after.many),
+    )
+
+
+def moved(before: Machine, after: Machine) -> float:
+    """The largest relative change of a rate that decode depends on: a product of one row, the disk."""
+    pairs = [
+        (before.disk, after.disk),
+        *((before.single[n], after.single[n]) for n in before.single),
+    ]
+    return max(abs(a - b) / min(a, b) for a, b in pairs)
+
+
 def assumed_machine(total_bytes: int, available_bytes: int, limit_bytes: int | None) -> Machine:
     """This machine's memory, typical speeds."""
     typical = _described({"memory": TYPICAL_MEMORY, "disk": TYPICAL_DISK}, 0)

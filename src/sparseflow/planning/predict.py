@@ -17,8 +17,14 @@ from sparseflow.planning.machine import Machine
 from sparseflow.planning.model_shape import ModelShape
 from sparseflow.planning.routing import miss_rate, touched_share
 
-LAYER_SECONDS = 80e-6
-"""Of a step in each layer, beside bytes: calls, barriers between threads, small vectors."""
+LAYER_SECONDS = 150e-6
+"""Of a step in each layer, beside bytes: calls, barriers between threads, small vectors. 60 to 330 us measured."""
+EXPERT_SHARE = 0.85
+"""Of the single-row rate that experts reach: their matrices are small, and each begins with a barrier."""
+ATTENTION_SHARE = 0.38
+"""Of the float32 rate that a step's attention reaches: one query a head against float16 keys and values."""
+PREFILL_SHARE = 0.82
+"""Of the rates of many rows that a whole prompt reaches: tiles, gathering rows, norms, the delta rule's order."""
 READ_SECONDS = 250e-6
 """Of each wait for reads, beside the disk's time: waking up, checking the hash of what arrived last."""
 START_SECONDS = 0.4
@@ -57,12 +63,13 @@ def predict(
     new_tokens: int = 256,
 ) -> Prediction:
     """config, budget: settled. Decode is predicted for the middle of `new_tokens` after the prompt."""
-    kept = kept_share(shape, config, budget)
+    slots = _slots(shape, config, budget)
+    kept = slots.kept / shape.num_experts
     is_resident = config.store == "resident"
     misses = 0.0 if is_resident else miss_rate(kept, _experts_share(shape))
     position = min(config.ctx, prompt_tokens + new_tokens // 2)
-    step = _step_seconds(shape, machine, misses, position)
-    prefill = _prefill_seconds(shape, config, machine, kept, prompt_tokens)
+    step = _step_seconds(shape, machine, misses, slots.depth, position)
+    prefill = _prefill_seconds(shape, config, machine, slots, prompt_tokens)
     loaded = shape.dense_bytes + (shape.experts_bytes if is_resident else 0)
     load = START_SECONDS + shape.tokenizer_bytes / TOKENIZER_RATE
     load += loaded / (machine.disk * LOAD_SHARE)
@@ -79,16 +86,30 @@ def predict(
     )
 
 
-def kept_share(shape: ModelShape, config: EngineConfig, budget: Budget) -> float:
-    """Share of each layer's experts that are kept, transient slots left out (docs/expert_cache.md, "Shares")."""
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """How the cache shares an arena out (docs/expert_cache.md, "Shares")."""
+
+    kept: int
+    depth: int
+    """Reads in flight."""
+
+
+def _slots(shape: ModelShape, config: EngineConfig, budget: Budget) -> _Slots:
     slots = budget.arena_bytes // shape.blob_bytes
     if config.store == "resident" or slots >= shape.num_experts:
-        return 1.0
+        return _Slots(shape.num_experts, config.queue_depth)
     lease = min(shape.layout.num_experts, max(8, 2 * shape.experts_per_token))
-    kept = slots - lease - config.queue_depth
-    if kept < shape.num_layers * shape.experts_per_token:
-        kept = slots // 2
-    return kept / shape.num_experts
+    transient = lease + config.queue_depth
+    if slots - transient >= shape.num_layers * shape.experts_per_token:
+        return _Slots(slots - transient, config.queue_depth)
+    transient = min(transient, (slots + 1) // 2)
+    return _Slots(slots - transient, max(1, min(config.queue_depth, transient // 3)))
+
+
+def kept_share(shape: ModelShape, config: EngineConfig, budget: Budget) -> float:
+    """Share of each layer's experts that are kept, transient slots left out."""
+    return _slots(shape, config, budget).kept / shape.num_experts
 
 
 def prepare_seconds(shape: ModelShape, source_bytes: int, machine: Machine, threads: int) -> float:
@@ -106,25 +127,39 @@ def _experts_share(shape: ModelShape) -> float:
     return shape.experts_per_token / shape.layout.num_experts
 
 
-def _step_seconds(shape: ModelShape, machine: Machine, misses: float, position: int) -> float:
+def _step_seconds(
+    shape: ModelShape, machine: Machine, misses: float, depth: int, position: int
+) -> float:
     """Of one decoded token whose lookups miss with that probability, each by itself."""
     needed = shape_token_bytes(shape)
-    expert = needed.expert / machine.single_rate(shape.layout.weight_format)
+    expert = needed.expert / machine.single_rate(shape.layout.weight_format) / EXPERT_SHARE
     shared = sum(_tensor_seconds(shape, machine, lambda name: ".shared_expert." in name))
     dense = sum(_tensor_seconds(shape, machine, lambda name: ".shared_expert." not in name))
-    moved = needed.delta_state + needed.kv_per_position * position
-    total = dense + moved / machine.memory + shape.num_layers * LAYER_SECONDS
+    total = dense + needed.delta_state / machine.memory + shape.num_layers * LAYER_SECONDS
+    total += _attention_macs(shape, position) / (machine.floats * ATTENTION_SHARE)
     k = needed.experts_per_token
-    shared /= shape.num_layers
+    shared /= shape.num_layers * EXPERT_SHARE
     for reads in range(k + 1):
         chance = comb(k, reads) * misses**reads * (1 - misses) ** (k - reads)
         computed = (k - reads) * expert + shared
         if reads:
-            waiting = machine.first_read_seconds + READ_SECONDS
-            waiting += reads * shape.blob_bytes / machine.disk
+            waiting = READ_SECONDS + _read_seconds(shape, machine, reads, depth)
             computed = max(computed, waiting) + expert
         total += shape.num_layers * chance * computed
     return total
+
+
+def _read_seconds(shape: ModelShape, machine: Machine, reads: float, depth: int) -> float:
+    """Of so many experts, `depth` at a time: what one read alone takes beyond the disk's speed is shared by those in
+    flight together.
+    """
+    alone = machine.first_read_seconds * max(1.0, reads / depth)
+    return alone + reads * shape.blob_bytes / machine.disk
+
+
+def _attention_macs(shape: ModelShape, position: int) -> int:
+    """What grows with the position; the recurrent part is bound by its bytes."""
+    return shape.needs.float_macs(position) - shape.needs.float_macs(0)
 
 
 def _tensor_seconds(shape: ModelShape, machine: Machine, wanted: object) -> list[float]:
@@ -138,19 +173,19 @@ def _tensor_seconds(shape: ModelShape, machine: Machine, wanted: object) -> list
 
 
 def _prefill_seconds(
-    shape: ModelShape, config: EngineConfig, machine: Machine, kept: float, tokens: int
+    shape: ModelShape, config: EngineConfig, machine: Machine, slots: _Slots, tokens: int
 ) -> float:
     """Of a prompt in chunks: mixers compute alone, experts while others are read."""
     chunk = min(config.prefill_chunk or tokens, tokens)
-    mixers = _mixer_seconds(shape, machine, tokens)
-    experts = _expert_seconds(shape, machine, tokens, chunk)
+    mixers = _mixer_seconds(shape, machine, tokens) / PREFILL_SHARE
+    experts = _expert_seconds(shape, machine, tokens, chunk) / PREFILL_SHARE
     if config.store == "resident":
         return mixers + experts
     chunks = ceil(tokens / chunk)
     touched = touched_share(chunk, _experts_share(shape)) * shape.num_experts
-    reads = touched + (chunks - 1) * touched * (1 - kept)
-    reading = reads * shape.blob_bytes / (machine.disk * PREFETCH_SHARE)
-    reading += chunks * shape.num_layers * (machine.first_read_seconds + READ_SECONDS)
+    reads = touched + (chunks - 1) * touched * (1 - slots.kept / shape.num_experts)
+    reading = _read_seconds(shape, machine, reads, slots.depth) / PREFETCH_SHARE
+    reading += chunks * shape.num_layers * READ_SECONDS
     return mixers + max(experts, reading)
 
 
