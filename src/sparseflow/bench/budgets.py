@@ -37,10 +37,10 @@ from sparseflow.units import parse_size
 SPEED_TOLERANCE = 0.30
 PEAK_TOLERANCE = 0.05
 LEAST_OF_BEST = 0.90
-STEADY = 0.15
+STEADY = 0.25
 """A run is repeated if the machine moved by more."""
 TRIES = 3
-SWEEP_SHARES = (0.25, 0.5, 0.75, 1.0)
+SWEEP_SHARES = (0.5, 0.75, 0.9, 1.0)
 """Of the largest cache that the limit allows beside the shortest prefill chunk."""
 
 

@@ -18,7 +18,7 @@ from sparseflow.models.memory_needs import MemoryNeeds
 from sparseflow.planning.model_shape import ModelShape, container_shape
 from sparseflow.units import format_bytes
 
-INTERPRETER_BYTES = 28 << 20
+INTERPRETER_BYTES = 25 << 20
 """Anonymous memory of Python, NumPy, the tokenizers library and the extension, before a model is loaded: 22 to 26 MiB
 measured."""
 TOKENIZER_FACTOR = 20
