@@ -26,9 +26,9 @@ from typing import Any
 from soak import resolve, small_cache
 from sparseflow.bench import enter
 from sparseflow.bench.limits import MemoryGroup
-from sparseflow.bench.plot import check_plot
 from sparseflow.errors import SparseFlowError
 from sparseflow.host.memory import memory_facts
+from sparseflow.planning.plot import check_plot
 from sparseflow.units import format_bytes, parse_size
 
 HERE = Path(__file__).parent

@@ -242,12 +242,56 @@ def check_engines() -> Result:
     return pytest_passes("tests/contracts/test_read_engines.py")
 
 
+def check_hub_resume() -> Result:
+    return pytest_passes("-m", "slow", "tests/regressions/test_hub_resume.py", "-rP")
+
+
+def check_counters() -> Result:
+    code, document = json_of("bench", "demo:bf16", "--check-counters", "--prompt=256", "--new=8")
+    differences = [each["difference"] for each in document.get("counters", [])]
+    measured = f"at most {max(differences):.2%}" if differences else "no measurement"
+    return Result(measured, "within 3 %", code == 0)
+
+
+def check_floor() -> Result:
+    """The demo's floor is accepted, one byte less is refused, with about the memory of a command that does nothing."""
+    _, document = json_of("plan", "demo", "--machine=ram=8GiB")
+    floor = document["recipes"][0]["floor"]["total_bytes"]
+    words = [*SPARSEFLOW, "run", "demo", "a", "--quiet", "--max-new-tokens=1"]
+    fits = run([*words, f"--ram={floor}"])
+    refused = run([*words, f"--ram={floor - 1}"])
+    holds = fits.code == 0 and refused.code == 15 and str(floor) in refused.output
+    return Result(f"exit codes {fits.code} and {refused.code}", "0 and 15, with the sum", holds)
+
+
+def check_plan() -> Result:
+    """Qwen3.6-35B-A3B from headers, for three sizes of memory."""
+    with tempfile.TemporaryDirectory() as directory:
+        run(
+            [
+                sys.executable,
+                "tools/make_synthetic_checkpoint.py",
+                "--names=qwen3.6",
+                "--headers-only",
+                directory,
+            ]
+        )
+        stores = []
+        for ram in (8, 16, 32):
+            machine = f"--machine=ram={ram}GiB,disk=1.9GB/s,memory=35GB/s"
+            _, document = json_of("plan", directory, machine)
+            rows = {row["recipe"]: row for row in document["recipes"]}
+            stores.append((document["chosen"], rows[document["chosen"]]["store"]))
+    expected = [("int4", "streaming"), ("int4", "streaming"), ("int4", "resident")]
+    return Result(str(stores), "streams in 8 and 16 GiB, resident in 32", stores == expected)
+
+
 CHECKS: dict[str, Callable[[], Result]] = {
     name.removeprefix("check_").replace("_", "-"): value
     for name, value in dict(globals()).items()
     if name.startswith("check_")
 }
-SLOW = ("install", "reference", "kill", "soak")
+SLOW = ("install", "reference", "kill", "soak", "hub-resume")
 
 
 def main(names: list[str]) -> int:

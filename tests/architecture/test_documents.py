@@ -101,6 +101,11 @@ def test_picture_is_what_its_tool_draws(tmp_path: Path, monkeypatch: pytest.Monk
         "pytest tests/unit/engine/test_prefill.py",
         "pytest tests/unit/experts/test_heat.py",
         "pytest tests/contracts/test_read_engines.py",
+        "--budgets floor,900M,1500M,2500M,resident --prompt 4000 --new 300 --sweep-cache",
+        "--ram $((floor-1))",
+        "sparseflow plan D --machine ram=8GiB",
+        "pytest -m slow tests/regressions/test_hub_resume.py",
+        "--check-counters",
     ],
 )
 def test_acceptance_page_has_the_command_of_every_claim(command: str) -> None:
@@ -108,7 +113,13 @@ def test_acceptance_page_has_the_command_of_every_claim(command: str) -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/acceptance.md"):
+    for page in (
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "docs/acceptance.md",
+        "docs/memory.md",
+    ):
         for target in re.findall(r"\]\(([^)#]+)\)", _read(page)):
             if "://" not in target:
                 assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparseflow.errors import ConfigError, UnsupportedError
-
-ENDINGS = (".svg", ".png", ".pdf")
+from sparseflow.planning.plot import check_plot
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +20,6 @@ class Point:
     """Tokens a second with demand overlap at the floor."""
     perfect: float
     """The same if no read ever waited for the router."""
-
-
-def check_plot(path: Path) -> None:
-    """Raises ConfigError for an ending that is not drawn, UnsupportedError without matplotlib."""
-    if path.suffix not in ENDINGS:
-        raise ConfigError(f"{path}: plots end in {', '.join(ENDINGS)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UnsupportedError("plots need matplotlib: pip install 'sparseflow[plot]'") from None
 
 
 def draw(points: Sequence[Point], title: str, path: Path) -> None:

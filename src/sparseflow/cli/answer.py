@@ -70,12 +70,16 @@ class Answer:
 
     def open(self, container: Path, config: EngineConfig) -> None:
         """Settles the budget from the container's headers, then loads; what cannot fit is not loaded."""
+        from sparseflow.host.memory import memory_facts
         from sparseflow.planning.budget import settle
 
         self._path = container
         self._config, self._budget = settle(container, config)
+        from sparseflow.planning.plan import shortage_notes
+
+        # After the refusal, which needs neither these nor numerical libraries.
+        self._notes = shortage_notes(self._budget, memory_facts())
         self._watch.lap("open_seconds")
-        # Numerical libraries come after the refusal, which needs none.
         from sparseflow.engine.engine import Engine
 
         self._engine = Engine.open(container, self._config, progress=self._progress)
@@ -116,7 +120,7 @@ class Answer:
             self._stats = engine.stats()
             self._watch.lap("engine_seconds")
             self._memory = _memory(self._path)
-        self.warnings = engine.stats().warnings
+        self.warnings = (*self._notes, *engine.stats().warnings)
         return is_interrupted
 
     def statistics_line(self) -> str:

@@ -11,7 +11,7 @@ from sparseflow.bench.earlier import Earlier, read_report
 from sparseflow.bench.measure import Plan, Row, measure
 from sparseflow.bench.pairs import Note
 from sparseflow.bench.peer import DRIVER, Peer, Trial
-from sparseflow.bench.plot import Point, check_plot, draw
+from sparseflow.bench.plot import Point, draw
 from sparseflow.bench.report import (
     Sheet,
     cells_sheet,
@@ -29,6 +29,7 @@ from sparseflow.bench.targets import all_met
 from sparseflow.container.manifest import read_manifest
 from sparseflow.errors import ConfigError
 from sparseflow.planning.floor import token_bytes
+from sparseflow.planning.plot import check_plot
 from sparseflow.units import format_bytes
 
 SWEEP_SHARES = (0.025, 0.05, 0.10, 0.133, 0.25, 0.5, 0.75, 1.0)

@@ -111,6 +111,10 @@ def engine_config(
             metavar="auto|pread|io_uring", help="How experts are read.", show_default=False
         ),
     ] = None,
+    watch_pressure: Annotated[
+        bool,
+        typer.Option(help="Give up cached experts while other programs need the memory."),
+    ] = True,
     heat: Annotated[
         bool,
         typer.Option(help="Remember which experts were chosen, and preload them in the next run."),
@@ -133,7 +137,9 @@ def engine_config(
     fields: dict[str, Any] = {} if preset is None else dict(get_preset(preset).fields)
     fields.update({name: value for name, value in given.items() if value is not None})
     heat_dir = places().cache_dir / "heat" if heat else None
-    return EngineConfig(**fields, direct_io=direct_io, heat_dir=heat_dir)
+    return EngineConfig(
+        **fields, direct_io=direct_io, watch_pressure=watch_pressure, heat_dir=heat_dir
+    )
 
 
 def with_engine_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ import typer
 from sparseflow.cli.console import progress_bars, say, show_table, write_json
 from sparseflow.cli.options import JsonOption, ModelsDirOption, QuietOption, with_engine_options
 from sparseflow.config import EngineConfig
-from sparseflow.errors import ConfigError, StorageError
+from sparseflow.errors import ConfigError
 from sparseflow.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
     from sparseflow.cli.plan_model import Found
     from sparseflow.planning.machine import Machine
-    from sparseflow.planning.model_shape import ModelShape
-    from sparseflow.planning.plan import Plan, Question, RecipePlan
+    from sparseflow.planning.plan import Plan, RecipePlan
 
 
 @with_engine_options
@@ -73,7 +71,10 @@ def plan(
     from sparseflow.cli.plan_model import find_machine, find_model
     from sparseflow.host.cpu import default_threads
     from sparseflow.planning.plan import Question, make_plan
+    from sparseflow.planning.plot import check_plot, draw
 
+    if plot is not None:
+        check_plot(plot)
     threads = engine.threads or default_threads()
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
         found = find_model(model, models_dir, recipe, progress)
@@ -82,7 +83,7 @@ def plan(
     question = Question(where, engine, threads, prompt, found.source_bytes)
     made = make_plan(found.shapes, question)
     if plot is not None:
-        _draw(found.shapes, question, plot)
+        draw(found.shapes, question, plot)
     if json is not None:
         write_json(_document(model, where, made), json)
     if json != "-":
@@ -92,30 +93,6 @@ def plan(
     return 0 if made.chosen.fits else 1
 
 
-def _draw(shapes: Sequence[ModelShape], question: Question, path: Path) -> None:
-    """Speed over memory, from each recipe's floor to where nothing is streamed."""
-    from sparseflow.planning.plan import speed_curve
-
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("--plot needs matplotlib: pip install 'sparseflow[plot]'") from None
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for shape in shapes:
-        curve = [(ram / 2**30, speed) for ram, speed in speed_curve(shape, question)]
-        axes.plot(*zip(*curve, strict=True), label=shape.recipe)
-        axes.plot(*curve[-1], "o", color=axes.lines[-1].get_color())
-    axes.set(xlabel="--ram, GiB (dot: every expert in memory)", ylabel="decode, tokens a second")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path}: cannot write the plot: {error}", path=str(path)) from error
-
-
 def _document(model: str, machine: Machine, made: Plan) -> dict[str, Any]:
     return {
         "model": model,
@@ -123,6 +100,7 @@ def _document(model: str, machine: Machine, made: Plan) -> dict[str, Any]:
         "recipes": [row.to_dict() for row in made.rows],
         "chosen": made.chosen.recipe,
         "verdict": made.verdict,
+        "notes": list(made.notes),
         "alternatives": list(made.alternatives),
     }
 
@@ -152,7 +130,8 @@ def show_plan(made: Plan, found: Found, *, to_stderr: bool = False) -> None:
         table.add_row(*_recipe_line(row), style="bold" if row is made.chosen else None)
     show_table(table, to_stderr=to_stderr)
     show_table(_sum_table(made.chosen), to_stderr=to_stderr)
-    lines = [made.verdict, *(f"or: {line}" for line in made.alternatives)]
+    lines = [made.verdict, *(f"note: {line}" for line in made.notes)]
+    lines += [f"or: {line}" for line in made.alternatives]
     if found.download_bytes:
         lines.append(
             f"download: {format_bytes(found.download_bytes)}, one shard after another; on disk at most"

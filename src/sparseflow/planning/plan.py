@@ -76,6 +76,9 @@ class Plan:
     chosen: RecipePlan
     verdict: str
     alternatives: tuple[str, ...]
+    """What would avoid streaming."""
+    notes: tuple[str, ...]
+    """What to do first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,20 @@ def make_plan(shapes: Sequence[ModelShape], question: Question) -> Plan:
     """REQUIRES: at least one shape, all of one model."""
     rows = tuple(_plan_recipe(shape, question) for shape in shapes)
     chosen = _choose(rows)
-    return Plan(rows, chosen, _verdict(chosen), tuple(_alternatives(rows, chosen, question)))
+    notes = () if chosen.budget is None else shortage_notes(chosen.budget, question.machine)
+    alternatives = _alternatives(rows, chosen, question)
+    return Plan(rows, chosen, _verdict(chosen), tuple(alternatives), notes)
+
+
+def shortage_notes(budget: Budget, where: Machine | MemoryFacts) -> tuple[str, ...]:
+    """What must be freed before the sum of a `--ram` that was given is really there."""
+    missing = budget.total_bytes - where.available_bytes
+    if missing <= 0:
+        return ()
+    return (
+        f"{format_bytes(missing)} more than is available now: close other programs, or give --ram"
+        f" {where.available_bytes}; until then the expert cache stays smaller",
+    )
 
 
 def _plan_recipe(shape: ModelShape, question: Question) -> RecipePlan:

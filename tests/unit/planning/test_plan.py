@@ -101,3 +101,10 @@ def test_disk_and_floor_are_those_of_the_published_model() -> None:
     assert experts < rows["int4"].shape.file_bytes < experts + (4 << 30)
     assert 2 << 30 < rows["int4"].floor.total_bytes < 3 << 30
     assert rows["bf16"].shape.file_bytes > 64 << 30
+
+
+def test_more_than_is_available_now_says_what_to_free() -> None:
+    plan = _plan("8GiB", ram_bytes=7 << 30)
+    assert plan.chosen.fits
+    assert "close other programs" in plan.notes[0]
+    assert _plan("8GiB").notes == ()
