@@ -93,3 +93,19 @@ def test_preset_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert "low-memory" in capsys.readouterr().out
     assert main(["preset", "stable", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["config"]["store"] == "resident"
+
+
+def test_speed_over_memory_is_drawn(tiny_moe: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "speed.svg"
+    words = ["plan", str(tiny_moe), "--machine", MACHINE, "--quiet", "--plot"]
+    assert main([*words, str(picture)]) == 0
+    assert "</svg>" in picture.read_text(encoding="utf-8")
+
+
+def test_a_plot_of_another_kind_is_refused(
+    tiny_moe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", str(tiny_moe), "--machine", MACHINE, "--plot", "speed.bmp"]
+    assert main(words) == 10
+    assert ".svg" in capsys.readouterr().err
