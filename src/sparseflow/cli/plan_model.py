@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 PROBE_BYTES = 256 << 20
 """Of the file that is written where a container would lie, to measure the disk."""
 PROBE_READ = 1 << 20
+LEAST_TO_MEASURE = 1 << 30
+"""Bytes that must be available: measuring takes half of that for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +114,36 @@ def find_machine(
     """The machine of `--machine`, or this one. Raises ConfigError and StorageError."""
     if text is not None:
         return parse_machine(text)
-    if not is_measuring:
-        memory = memory_facts()
+    memory = memory_facts()
+    if not is_measuring or memory.available_bytes < LEAST_TO_MEASURE:
         return assumed_machine(memory.total_bytes, memory.available_bytes, memory.limit_bytes)
     note("measure", 0, 1)
     formats = {record.weight_format for shape in found.shapes for record in shape.tensors.values()}
     formats |= {shape.layout.weight_format for shape in found.shapes}
-    with tempfile.NamedTemporaryFile(dir=_nearest(places().models_dir)) as probe:
-        files = list(found.files)
-        if not any(path.stat().st_size >= 32 * nbytes for path, nbytes in files):
-            _fill(probe.name)
-            files = [(Path(probe.name), PROBE_READ)]
+    with _disk_probe(found.files) as files:
         machine = measure_machine(files, sorted(formats), threads, config.isa, config.queue_depth)
     note("measure", 1, 1)
     return machine
+
+
+@contextmanager
+def _disk_probe(files: list[tuple[Path, int]]) -> Iterator[list[tuple[Path, int]]]:
+    """The model's own files, or one written for the purpose where a container would lie; none where that cannot be
+    written.
+    """
+    if any(path.stat().st_size >= 32 * nbytes for path, nbytes in files):
+        yield files
+        return
+    with ExitStack() as stack:
+        written: list[tuple[Path, int]] = []
+        with suppress(
+            OSError
+        ):  # no room, or nothing may be written there: a typical disk is assumed
+            directory = _nearest(places().models_dir)
+            probe = stack.enter_context(tempfile.NamedTemporaryFile(dir=directory))
+            _fill(probe.name)
+            written = [(Path(probe.name), PROBE_READ)]
+        yield written
 
 
 def _nearest(directory: Path) -> Path:
@@ -132,8 +153,6 @@ def _nearest(directory: Path) -> Path:
 
 def _fill(name: str) -> None:
     """Bytes that no filesystem compresses, on the disk and not only in memory."""
-    import os
-
     block = os.urandom(1 << 20)
     with Path(name).open("wb") as file:
         for _ in range(PROBE_BYTES // len(block)):

@@ -109,3 +109,31 @@ def test_a_plot_of_another_kind_is_refused(
     words = ["plan", str(tiny_moe), "--machine", MACHINE, "--plot", "speed.bmp"]
     assert main(words) == 10
     assert ".svg" in capsys.readouterr().err
+
+
+def test_where_nothing_can_be_written_a_typical_disk_is_assumed(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sparseflow.cli import plan_model
+    from sparseflow.planning import kernel_rates, speeds
+    from sparseflow.planning.machine import TYPICAL_DISK
+
+    def full(_: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plan_model, "_fill", full)
+    monkeypatch.setattr(speeds, "MEMORY_BYTES", 2 << 20)
+    monkeypatch.setattr(kernel_rates, "SINGLE_BYTES", 1 << 20)
+    assert main(["plan", str(tiny_checkpoint), "--json", "--quiet"]) == 0
+    machine = json.loads(capsys.readouterr().out)["machine"]
+    assert (machine["origin"], machine["disk"]) == ("measured", TYPICAL_DISK)
+
+
+def test_with_little_memory_nothing_is_measured(
+    tiny_moe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sparseflow.cli import plan_model
+
+    monkeypatch.setattr(plan_model, "LEAST_TO_MEASURE", 1 << 60)
+    assert main(["plan", str(tiny_moe), "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"]["origin"] == "assumed"
