@@ -120,14 +120,12 @@ def show_plan(made: Plan, found: Found, *, to_stderr: bool = False) -> None:
     from rich.table import Table
 
     table = Table("recipe")
-    headings = (
-        "disk", "floor", "all resident", "used here", "experts kept", "hit rate", "decode tok/s",
-        "prefill tok/s", "first token", "prepare",
-    )  # fmt: skip
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    columns = [_recipe_column(row) for row in made.rows]
     for row in made.rows:
-        table.add_row(*_recipe_line(row), style="bold" if row is made.chosen else None)
+        is_chosen = row is made.chosen
+        table.add_column(row.recipe, justify="right", style="bold" if is_chosen else None)
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
     show_table(table, to_stderr=to_stderr)
     show_table(_sum_table(made.chosen), to_stderr=to_stderr)
     lines = [made.verdict, *(f"note: {line}" for line in made.notes)]
@@ -141,26 +139,21 @@ def show_plan(made: Plan, found: Found, *, to_stderr: bool = False) -> None:
         print(line, file=sys.stderr if to_stderr else sys.stdout)
 
 
-def _recipe_line(row: RecipePlan) -> list[str]:
-    line = [
-        row.recipe,
-        format_bytes(row.shape.file_bytes),
-        format_bytes(row.floor.total_bytes),
-        format_bytes(row.resident.total_bytes),
-    ]
+def _recipe_column(row: RecipePlan) -> dict[str, str]:
+    """What is said of one recipe, by what it is about: few columns, since a terminal may be narrow."""
     found, preparing = row.prediction, row.prepare_seconds
-    if found is None or row.budget is None:
-        line += ["does not fit", *["-"] * 5]
-    else:
-        line += [
-            format_bytes(row.budget.total_bytes),
-            f"{found.kept_share:.0%}",
-            f"{found.hit_rate:.0%}",
-            f"{found.decode_tokens_per_second:.1f}",
-            f"{found.prefill_tokens_per_second:.0f}",
-            format_seconds(found.first_token_seconds),
-        ]
-    return [*line, "-" if preparing is None else format_seconds(preparing)]
+    column = {
+        "on disk": format_bytes(row.shape.file_bytes),
+        "floor of --ram": format_bytes(row.floor.total_bytes),
+        "all in memory": format_bytes(row.resident.total_bytes),
+        "used here": "does not fit" if row.budget is None else format_bytes(row.budget.total_bytes),
+        "experts kept": "-" if found is None else f"{found.kept_share:.0%}",
+        "hit rate": "-" if found is None else f"{found.hit_rate:.0%}",
+        "decode tok/s": "-" if found is None else f"{found.decode_tokens_per_second:.1f}",
+        "prefill tok/s": "-" if found is None else f"{found.prefill_tokens_per_second:.0f}",
+        "first token": "-" if found is None else format_seconds(found.first_token_seconds),
+    }
+    return column if preparing is None else {**column, "prepare": format_seconds(preparing)}
 
 
 def _sum_table(row: RecipePlan) -> Table:
