@@ -77,10 +77,10 @@ def plan(
         check_plot(plot)
     threads = engine.threads or default_threads()
     with progress_bars(quiet=quiet, in_bytes=True) as progress:
-        found = find_model(model, models_dir, recipe, progress)
+        found = find_model(model, models_dir, recipe, progress, engine.heat_dir)
     with progress_bars(quiet=quiet) as progress:
         where = find_machine(machine, found, engine, threads, is_measuring=measure, note=progress)
-    question = Question(where, engine, threads, prompt, found.source_bytes)
+    question = Question(where, engine, threads, prompt, found.source_bytes, found.heat)
     made = make_plan(found.shapes, question)
     if plot is not None:
         draw(found.shapes, question, plot)
@@ -130,6 +130,10 @@ def show_plan(made: Plan, found: Found, *, to_stderr: bool = False) -> None:
     show_table(_sum_table(made.chosen), to_stderr=to_stderr)
     lines = [made.verdict, *(f"note: {line}" for line in made.notes)]
     lines += [f"or: {line}" for line in made.alternatives]
+    if found.heat is not None and not made.chosen.is_resident:
+        lines.append(
+            "note: hit rates allow for what earlier runs of this container chose (--no-heat: do not)"
+        )
     if found.download_bytes:
         lines.append(
             f"download: {format_bytes(found.download_bytes)}, one shard after another; on disk at most"

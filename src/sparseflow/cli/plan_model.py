@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparseflow.cli import models
 from sparseflow.cli.options import places
@@ -44,6 +44,8 @@ class Found:
     """Of the checkpoint; None for a container."""
     files: list[tuple[Path, int]]
     """Files to measure the disk with, and the bytes of one read."""
+    heat: Any = None
+    """History of a container's earlier runs; None without."""
     download_bytes: int = 0
     """Of the shards on the hub."""
     spare_bytes: int = 0
@@ -51,7 +53,11 @@ class Found:
 
 
 def find_model(
-    name: str, models_dir: Path | None, recipe: str | None, progress: ProgressCallback
+    name: str,
+    models_dir: Path | None,
+    recipe: str | None,
+    progress: ProgressCallback,
+    heat_dir: Path | None = None,
 ) -> Found:
     """Raises what resolving a model raises, and what reading headers raises."""
     from sparseflow.checkpoint.open import is_gguf
@@ -68,7 +74,22 @@ def find_model(
         raise ConfigError(f"--recipe: {name} is a container, which has its recipe")
     shape = container_shape(container)
     files = [(file, shape.blob_bytes) for file in sorted(container.glob("experts/*.sfi"))]
-    return Found([shape], None, files)
+    return Found([shape], None, files, _read_heat(container, shape, heat_dir))
+
+
+def _read_heat(container: Path, shape: ModelShape, heat_dir: Path | None) -> Any:
+    """What earlier runs left; None if there is nothing, or nothing that can be used."""
+    if heat_dir is None:
+        return None
+    from sparseflow.experts.heat import heat_path, read_heat
+
+    path = heat_path(heat_dir, (container / models.MANIFEST).read_bytes())
+    if not path.exists():
+        return None
+    try:
+        return read_heat(path, (shape.num_layers, shape.layout.num_experts))
+    except (OSError, ValueError):
+        return None
 
 
 def _on_hub(name: HubName, recipe: str | None, progress: ProgressCallback) -> Found:

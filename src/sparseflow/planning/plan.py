@@ -91,6 +91,8 @@ class Question:
     prompt_tokens: int = 512
     source_bytes: int | None = None
     """Of the checkpoint; None for a container."""
+    heat: Any = None
+    """History of a container's earlier runs, [num_layers, num_experts, 2]; None: there is none."""
 
 
 def make_plan(shapes: Sequence[ModelShape], question: Question) -> Plan:
@@ -124,7 +126,8 @@ def _plan_recipe(shape: ModelShape, question: Question) -> RecipePlan:
         settled, budget = settle_shape(shape, config, memory)
     except BudgetError as error:
         return RecipePlan(shape, floor, resident, None, None, None, str(error), preparing)
-    found = predict(shape, settled, budget, machine, min(question.prompt_tokens, settled.ctx))
+    tokens = min(question.prompt_tokens, settled.ctx)
+    found = predict(shape, settled, budget, machine, tokens, heat=question.heat)
     return RecipePlan(shape, floor, resident, settled, budget, found, "", preparing)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, comb
+from typing import Any
 
 from sparseflow.config import EngineConfig
 from sparseflow.container.dense_layout import EMBEDDING_NAME, entries_of
@@ -61,12 +62,20 @@ def predict(
     machine: Machine,
     prompt_tokens: int,
     new_tokens: int = 256,
+    heat: Any = None,
 ) -> Prediction:
-    """config, budget: settled. Decode is predicted for the middle of `new_tokens` after the prompt."""
+    """config, budget: settled. Decode is predicted for the middle of `new_tokens` after the prompt. heat: of earlier
+    runs of this container (planning/locality.py); None: hit rates are those of recorded routes.
+    """
     slots = _slots(shape, config, budget)
     kept = slots.kept / shape.num_experts
     is_resident = config.store == "resident"
     misses = 0.0 if is_resident else miss_rate(kept, _experts_share(shape))
+    if heat is not None and misses > 0:
+        # Here, since most plans have no history and need no numerical library.
+        from sparseflow.planning.locality import locality
+
+        misses = min(1.0, misses * locality(heat, kept, shape.experts_per_token))
     position = min(config.ctx, prompt_tokens + new_tokens // 2)
     step = _step_seconds(shape, machine, misses, slots.depth, position)
     prefill = _prefill_seconds(shape, config, machine, slots, prompt_tokens)
