@@ -75,7 +75,7 @@ def predict(
         # Here, since most plans have no history and need no numerical library.
         from sparseflow.planning.locality import locality
 
-        misses = min(1.0, misses * locality(heat, kept, shape.experts_per_token))
+        misses = min(1.0, misses * locality(heat, shape.experts_per_token))
     position = min(config.ctx, prompt_tokens + new_tokens // 2)
     step = _step_seconds(shape, machine, misses, slots.depth, position)
     prefill = _prefill_seconds(shape, config, machine, slots, prompt_tokens)

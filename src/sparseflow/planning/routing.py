@@ -60,17 +60,17 @@ def miss_rate(kept_share: float, experts_share: float = REFERENCE_SHARE) -> floa
     stretched = kept_share * REFERENCE_SHARE / experts_share if experts_share else kept_share
     blend = max(kept_share, 0.0)
     share = stretched * (1 - blend) + kept_share * blend
-    return interpolate(MISS_RATES, min(max(share, 0.0), 1.0))
+    return _interpolate(MISS_RATES, min(max(share, 0.0), 1.0))
 
 
 def touched_share(tokens: int, experts_share: float = REFERENCE_SHARE) -> float:
     """Share of a layer's experts that a prompt of so many tokens chooses."""
     equivalent = max(1.0, tokens * experts_share / REFERENCE_SHARE)
     points = [(log(count), share) for count, share in TOUCHED]
-    return max(min(experts_share, 1.0), interpolate(points, log(equivalent)))
+    return max(min(experts_share, 1.0), _interpolate(points, log(equivalent)))
 
 
-def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
     """The value at x of straight lines between points of ascending x; the ends are held."""
     if x <= points[0][0]:
         return points[0][1]
