@@ -1,9 +1,9 @@
 """How much more, or less, a container's own runs miss than the table of planning/routing.py says.
 
 The heat table of earlier runs (experts/heat.py) tells how much of a layer's recent choices lies outside its hottest
-tenth of experts. Over the five recorded sessions that share follows each session's misses: 0.86, 0.91, 0.94, 1.11 and
-1.19 of its mean where misses are 0.85, 0.91, 0.99, 1.12 and 1.14 of theirs with a cache of a tenth, and 0.84, 0.79, 1.00,
-1.17 and 1.20 with one of a quarter.
+tenth of experts. Over the five recorded sessions that share follows each session's misses: it is 0.86, 0.91, 0.94, 1.11
+and 1.19 of its mean where misses are 0.85, 0.91, 0.99, 1.12 and 1.14 of theirs with a cache of a tenth, and 0.84, 0.79,
+1.00, 1.17 and 1.20 with one of a quarter.
 """
 
 from __future__ import annotations
