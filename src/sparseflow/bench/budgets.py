@@ -203,11 +203,9 @@ class BudgetBench:
         files = [
             (path, self._shape.blob_bytes) for path in sorted(self._container.glob("experts/*.sfi"))
         ]
-        formats = {record.weight_format for record in self._shape.tensors.values()}
-        formats.add(self._shape.layout.weight_format)
         threads = self._config.threads or default_threads()
         return measure_machine(
-            files, sorted(formats), threads, self._config.isa, self._config.queue_depth
+            files, self._shape.weight_formats, threads, self._config.isa, self._config.queue_depth
         )
 
 

@@ -57,7 +57,7 @@ def describe_container(path: Path) -> dict[str, Any]:
         "bits_per_weight": bits_per_weight(manifest),
         "num_layers": manifest.experts.num_layers,
         "num_experts": manifest.experts.num_experts,
-        "experts_bytes": manifest.experts.num_layers * _layout(manifest).file_bytes,
+        "experts_bytes": manifest.experts.num_layers * SfiLayout.of(manifest.experts).file_bytes,
         "checkpoint": manifest.source,
         "filesystem": disk.filesystem,
         "device": disk.device,
@@ -66,7 +66,7 @@ def describe_container(path: Path) -> dict[str, Any]:
 
 def bits_per_weight(manifest: Manifest) -> dict[str, float]:
     """Bits, scales included, of a weight of the routed experts, of the other matrices, of the head, and of all."""
-    experts, layout = manifest.experts, _layout(manifest)
+    experts, layout = manifest.experts, SfiLayout.of(manifest.experts)
     num = experts.num_layers * experts.num_experts
     sums = {
         "experts": [num * layout.payload_bytes, num * sum(r * c for r, c in layout.shapes)],
@@ -82,17 +82,6 @@ def bits_per_weight(manifest: Manifest) -> dict[str, float]:
     return {
         kind: round(8 * nbytes / max(1, weights), 4) for kind, (nbytes, weights) in sums.items()
     }
-
-
-def _layout(manifest: Manifest) -> SfiLayout:
-    experts = manifest.experts
-    return SfiLayout(
-        0,
-        experts.num_experts,
-        experts.hidden_size,
-        experts.moe_intermediate_size,
-        experts.weight_format,
-    )
 
 
 def _cpu_model() -> str:

@@ -139,8 +139,7 @@ def find_machine(
     if not is_measuring or memory.available_bytes < LEAST_TO_MEASURE:
         return assumed_machine(memory.total_bytes, memory.available_bytes, memory.limit_bytes)
     note("measure", 0, 1)
-    formats = {record.weight_format for shape in found.shapes for record in shape.tensors.values()}
-    formats |= {shape.layout.weight_format for shape in found.shapes}
+    formats = {name for shape in found.shapes for name in shape.weight_formats}
     with _disk_probe(found.files) as files:
         machine = measure_machine(files, sorted(formats), threads, config.isa, config.queue_depth)
     note("measure", 1, 1)

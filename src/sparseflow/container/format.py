@@ -7,9 +7,12 @@ Constants here are permanent. Native code (sfi_file.h) reads what this module la
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Self
 
+from sparseflow.container.manifest import ExpertsRecord
 from sparseflow.container.matrix_sizes import code_bytes, round_up, scale_bytes, scale_group
 from sparseflow.container.recipes import BF16, INT4_G32, INT4_G64, INT6_G64, INT8, INT8_G64
 
@@ -32,6 +35,18 @@ class SfiLayout:
     hidden_size: int
     moe_intermediate_size: int
     weight_format: str
+
+    @classmethod
+    def of(cls, experts: ExpertsRecord, layer: int = 0) -> Self:
+        """Of a container, as its manifest says."""
+        sizes = experts.num_experts, experts.hidden_size, experts.moe_intermediate_size
+        return cls(layer, *sizes, experts.weight_format)
+
+    @classmethod
+    def planned(cls, config: Mapping[str, Any], weight_format: str, layer: int = 0) -> Self:
+        """Of a container that is still to be made. config: of the text model, checked."""
+        sizes = config["num_experts"], config["hidden_size"], config["moe_intermediate_size"]
+        return cls(layer, *sizes, weight_format)
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:

@@ -107,16 +107,7 @@ class Container:
     def layouts(self) -> list[SfiLayout]:
         """Where everything lies in the .sfi file of every layer, as the manifest's geometry asks for."""
         experts = self.manifest.experts
-        return [
-            SfiLayout(
-                layer,
-                experts.num_experts,
-                experts.hidden_size,
-                experts.moe_intermediate_size,
-                experts.weight_format,
-            )
-            for layer in range(experts.num_layers)
-        ]
+        return [SfiLayout.of(experts, layer) for layer in range(experts.num_layers)]
 
     def expert_sections(self, layer: int, expert: int) -> list[tuple[ExpertSection, bytes]]:
         """Codes and scales of the projections of one expert, with their bytes, which are not checked.

@@ -50,7 +50,7 @@ def summarize_recipe(config: dict[str, Any], recipe: Recipe) -> list[ClassSummar
         )
         for tensor in dense_tensors(config, recipe)
     ]
-    layout = _expert_layout(config, recipe)
+    layout = SfiLayout.planned(config, recipe.experts)
     for _ in config["layer_types"]:
         num_tensors, third = 3 * layout.num_experts, layout.blob_bytes // 3
         tensors += [(TensorClass.ROUTED_EXPERT, third, recipe.experts)] * (num_tensors - 1)
@@ -76,7 +76,7 @@ def _recipe_line(recipe: Recipe, config: dict[str, Any] | None) -> RecipeLine:
         return RecipeLine(recipe.name, recipe.summary, formats, bits)
     lines = summarize_recipe(config, recipe)
     nbytes = sum(line.nbytes for line in lines)
-    layout = _expert_layout(config, recipe)
+    layout = SfiLayout.planned(config, recipe.experts)
     num_weights = sum(prod(tensor.record.shape) for tensor in dense_tensors(config, recipe))
     num_experts = layout.num_experts * len(config["layer_types"])
     num_weights += num_experts * sum(rows * cols for rows, cols in layout.shapes)
@@ -88,14 +88,4 @@ def _recipe_line(recipe: Recipe, config: dict[str, Any] | None) -> RecipeLine:
         nbytes,
         8 * nbytes / num_weights,
         sum(line.bytes_per_token for line in lines),
-    )
-
-
-def _expert_layout(config: dict[str, Any], recipe: Recipe) -> SfiLayout:
-    return SfiLayout(
-        0,
-        config["num_experts"],
-        config["hidden_size"],
-        config["moe_intermediate_size"],
-        recipe.experts,
     )

@@ -16,7 +16,7 @@ from sparseflow.container.dense_layout import EMBEDDING_NAME, entries_of
 from sparseflow.planning.model_shape import ModelShape, container_shape
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
-_SHARED = ".mlp.shared_expert"
+SHARED_EXPERT = ".mlp.shared_expert"
 HEAD_NAME = "lm_head.weight"
 
 
@@ -75,7 +75,7 @@ def shape_token_bytes(shape: ModelShape) -> TokenBytes:
             continue
         if found is None:
             outside += nbytes
-        elif _SHARED in name:
+        elif SHARED_EXPERT in name:
             shared[int(found[1])] += nbytes
         else:
             rest[int(found[1])] += nbytes

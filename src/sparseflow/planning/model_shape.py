@@ -65,6 +65,12 @@ class ModelShape:
         )
 
     @property
+    def weight_formats(self) -> list[str]:
+        """Of all its weights, by name."""
+        dense = {record.weight_format for record in self.tensors.values()}
+        return sorted(dense | {self.layout.weight_format})
+
+    @property
     def blob_bytes(self) -> int:
         """Of one routed expert, on disk and in a slot."""
         return self.layout.blob_bytes
@@ -110,13 +116,7 @@ def container_shape(container: Path) -> ModelShape:
         recipe=manifest.recipe,
         config=read_text_config(container, ContainerError),
         tensors=manifest.tensors,
-        layout=SfiLayout(
-            0,
-            experts.num_experts,
-            experts.hidden_size,
-            experts.moe_intermediate_size,
-            experts.weight_format,
-        ),
+        layout=SfiLayout.of(experts),
         num_layers=experts.num_layers,
         tokenizer_bytes=tokenizer.nbytes,
         file_bytes=sum(record.nbytes for record in manifest.files.values()),
@@ -130,13 +130,7 @@ def recipe_shape(config: dict[str, Any], recipe: Recipe, copied: Mapping[str, in
     Raises CheckpointError if the configuration lacks a field.
     """
     dense = {tensor.name: tensor.record for tensor in dense_tensors(config, recipe)}
-    layout = SfiLayout(
-        0,
-        config["num_experts"],
-        config["hidden_size"],
-        config["moe_intermediate_size"],
-        recipe.experts,
-    )
+    layout = SfiLayout.planned(config, recipe.experts)
     num_layers = len(config["layer_types"])
     sizes = {
         **copied,

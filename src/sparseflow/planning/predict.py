@@ -13,7 +13,7 @@ from typing import Any
 from sparseflow.config import EngineConfig
 from sparseflow.container.dense_layout import EMBEDDING_NAME, entries_of
 from sparseflow.planning.budget import Budget
-from sparseflow.planning.floor import HEAD_NAME, shape_token_bytes
+from sparseflow.planning.floor import HEAD_NAME, SHARED_EXPERT, shape_token_bytes
 from sparseflow.planning.machine import Machine
 from sparseflow.planning.model_shape import ModelShape
 from sparseflow.planning.routing import miss_rate, touched_share
@@ -142,8 +142,8 @@ def _step_seconds(
     """Of one decoded token whose lookups miss with that probability, each by itself."""
     needed = shape_token_bytes(shape)
     expert = needed.expert / machine.single_rate(shape.layout.weight_format) / EXPERT_SHARE
-    shared = sum(_tensor_seconds(shape, machine, lambda name: ".shared_expert." in name))
-    dense = sum(_tensor_seconds(shape, machine, lambda name: ".shared_expert." not in name))
+    shared = _dense_seconds(shape, machine, is_shared=True)
+    dense = _dense_seconds(shape, machine, is_shared=False)
     total = dense + needed.delta_state / machine.memory + shape.num_layers * LAYER_SECONDS
     total += _attention_macs(shape, position) / (machine.floats * ATTENTION_SHARE)
     k = needed.experts_per_token
@@ -171,14 +171,14 @@ def _attention_macs(shape: ModelShape, position: int) -> int:
     return shape.needs.float_macs(position) - shape.needs.float_macs(0)
 
 
-def _tensor_seconds(shape: ModelShape, machine: Machine, wanted: object) -> list[float]:
-    assert callable(wanted)
-    return [
-        sum(entry.nbytes for entry in entries_of(name, record))
-        / machine.single_rate(record.weight_format)
+def _dense_seconds(shape: ModelShape, machine: Machine, *, is_shared: bool) -> float:
+    """Of one row through the shared experts, or through all that is neither them nor a routed expert."""
+    return sum(
+        entry.nbytes / machine.single_rate(record.weight_format)
         for name, record in shape.tensors.items()
-        if name != EMBEDDING_NAME and wanted(name)
-    ]
+        if name != EMBEDDING_NAME and (SHARED_EXPERT in name) == is_shared
+        for entry in entries_of(name, record)
+    )
 
 
 def _prefill_seconds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from published_shapes import qwen_shape
@@ -103,3 +104,22 @@ def test_a_described_machine_keeps_something_for_its_system() -> None:
     assert machine.available_bytes < 7 * GIB
     assert (machine.disk, machine.memory) == (1.9e9, 35e9)
     assert machine.origin == "described"
+
+
+def test_what_is_kept_is_what_the_cache_keeps(tiny_moe: Path) -> None:
+    from sparseflow.native import _ext
+    from sparseflow.planning.budget import arena_sizes
+    from sparseflow.planning.model_shape import container_shape
+
+    shape, memory = container_shape(tiny_moe), MemoryFacts(64 * GIB, 60 * GIB, None, 0)
+    paths = [str(path) for path in sorted(tiny_moe.glob("experts/*.sfi"))]
+    full = shape.num_experts
+    for slots in (*range(2, full, 3), full):
+        capacity = max(slots * shape.blob_bytes, arena_sizes(tiny_moe)[0][0])
+        config = EngineConfig(cache_bytes=capacity, store="streaming", queue_depth=2)
+        settled, budget = settle_shape(shape, config, memory)
+        source = _ext.StreamingSource(
+            paths, budget.arena_bytes, shape.experts_per_token, "scored", 2
+        )
+        kept = sum(source.layer_capacity)
+        assert kept_share(shape, settled, budget) == pytest.approx(kept / full)
